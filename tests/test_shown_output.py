@@ -145,35 +145,6 @@ def test_what_the_pages_show_is_what_is_printed(
     assert compared >= 120 and len(printed) >= 55
 
 
-@pytest.mark.parametrize(
-    "shown, printed, trained, same",
-    [
-        ("a 0.12 3", "a  0.13 3", False, True),
-        ("a 0.12 3", "a 0.14 3", False, False),
-        ("a 0.12 3", "a 0.12 4", False, False),
-        ("a 0.12", "a 0.3", True, True),
-        ("a 0.12", "b 0.12", True, False),
-        ("by 2.7e-15 more", "by 1e-16 more", False, True),
-        ("by 2.7e-15 more", "by 3.0e-2 more", False, False),
-        ("0.996..1.000", "0.996..0.998", False, False),
-    ],
-)
-def test_when_two_lines_are_the_same(shown: str, printed: str, trained: bool, same: bool):
-    assert same_line(" ".join(shown.split()), " ".join(printed.split()), trained) is same
-
-
-def test_a_block_is_searched_in_order():
-    printed = "one 1\ntwo 2\n\nthree 3\nfour 4\n"
-    for text, found in {
-        "two 2\nthree 3\n": True,
-        "one 1\n...\nfour 4\n": True,
-        "one 1\nfour 4\n": False,
-        "four 4\n...\none 1\n": False,
-        "two 3\n": False,
-    }.items():
-        assert (missing(Shown("toytrans explain faults", text), printed) == "") is found
-
-
 @pytest.mark.parametrize("page", LESSONS, ids=lambda page: page.stem)
 def test_a_korean_lesson_shows_what_the_english_one_shows(page: Path):
     """The same commands and output, and three questions with folded answers in both."""

@@ -26,10 +26,8 @@ from toytrans.sweeps.trials import check_ray
 from toytrans.training import run as training_run
 from toytrans.training.devices import tuned
 from toytrans.training.measured import measure
-from toytrans.training.records import Records
 from toytrans.training.run import Record, RunFolder
 from toytrans.training.session import open_session
-from toytrans.training.trainer import Trainer
 
 if TYPE_CHECKING:
     from toytrans.inspection.heads import AttentionMaps
@@ -44,6 +42,26 @@ Settings = str | Path | Mapping[str, Any] | Config
 
 Sequences = str | Sequence[str]
 """One sequence of symbols, say "5 7 9", or several."""
+
+
+class Records(list[Record]):
+    """The records of a training in order: plain dicts. A notebook shows them as curves."""
+
+    def __repr__(self) -> str:
+        last = {key: value for record in self for key, value in record.items() if value is not None}
+        values = (f"{key} {value:.4g}" for key, value in last.items() if key in SHOWN)
+        return f"{len(self)} records, the last values: {', '.join(values)}"
+
+    def _repr_html_(self) -> str | None:
+        from toytrans.report.charts import curves
+
+        try:
+            return "".join(chart.svg for chart in curves({"": self})[:2])
+        except UserError:  # matplotlib is an extra
+            return None
+
+
+SHOWN = ("step", "loss", "lr", "grad_norm", "valid_exact_match", "valid_loss")
 
 
 class Run(training_run.Run):
@@ -133,13 +151,9 @@ class Run(training_run.Run):
         return replace(self, model=copy.deepcopy(self.model).cpu().eval())
 
     def __repr__(self) -> str:
-        facts = (
-            self.config.data.task or "files",
-            f"{count_parameters(self.model):,} parameters",
-            f"step {self.step}",
-            fault_remark(self.config.fault),
-        )
-        return f"Run({self.path}: {', '.join(filter(None, facts))})"
+        about = f"{self.config.data.task or 'files'}, {count_parameters(self.model):,} parameters"
+        remark = fault_remark(self.config.fault)
+        return f"Run({self.path}: {about}, step {self.step}{remark and f', {remark}'})"
 
 
 def load(
@@ -181,35 +195,31 @@ def train(
     Ctrl-C saves after the running step, and the run so far is returned; a second one raises
     KeyboardInterrupt. The numbers are those of `toytrans train`, bit for bit.
     """
-    changed = {**(changes or {}), **({} if seed is None else {"seed": seed})}
+    changed = dict(changes or {}) | ({} if seed is None else {"seed": seed})
     checked = config_of(_tree_of(config), changed)
     name, folder = _name_of(config, checked), None if out is None else Path(out)
-    opened = open_session(checked, name, folder, resume, logger.info, in_program=True)
-    with tuned(), opened as trainer:
-        _follow(trainer, on_record)
-    return load(trainer.run, device=str(trainer.device))
-
-
-def _follow(trainer: Trainer, on_record: Callable[[Record], object] | None) -> None:
-    """Train, and give away each record. Raises UserError where training diverged."""
-    records = trainer.train()
-    for record in records:
-        try:
-            if on_record is not None and on_record(record) is False:
+    with (
+        tuned(),
+        open_session(checked, name, folder, resume, logger.info, second="raises") as trainer,
+    ):
+        records = trainer.train()
+        for record in records:
+            try:
+                if on_record is not None and on_record(record) is False:
+                    trainer.interrupted = True
+            except BaseException:
                 trainer.interrupted = True
-        except BaseException:
-            trainer.interrupted = True
-            next(records, None)  # it saves, and takes no step
-            raise
-    if trainer.stop_reason == "diverged":
-        raise UserError(trainer.divergence())
-    if trainer.received and trainer.saved_step is not None:
-        trainer.received.clear()
-        logger.warning(
-            "%s: interrupted at step %d and saved; resume=True goes on",
-            trainer.run,
-            trainer.progress.step,
-        )
+                next(records, None)  # it saves, and takes no step
+                raise
+        if trainer.stop_reason == "diverged":
+            raise UserError(trainer.divergence())
+        if trainer.received and trainer.saved_step is not None:
+            trainer.received.clear()
+            step = trainer.progress.step
+            logger.warning(
+                "%s: interrupted at step %d and saved; resume=True goes on", trainer.run, step
+            )
+    return load(trainer.run, device=str(trainer.device))
 
 
 # Sweeps ------------------------------------------------------------------------------------------
@@ -249,13 +259,26 @@ def sweep(
     if on not in ("local", "ray"):
         raise UserError(f"on {on!r}: local or ray")
     _check_positive(examples=examples, jobs=jobs)
+    known = None if seeds is None else list(dict.fromkeys(seeds))
+    if known is not None and not (known and all(_is_count(seed) for seed in known)):
+        raise UserError(f"seeds {seeds!r}: give whole numbers from 0, say range(10)")
     if on == "ray":
         check_ray()
+
+    def with_changes(texts: Sequence[str]) -> Config:
+        tree = _tree_of(config)
+        for text in texts:
+            lay_over(tree, text, "grid")
+        return config_of(tree)
+
+    def as_yaml(value: Any) -> str:
+        return value if isinstance(value, str) else json.dumps(value)
+
     planned = plan(
-        SWEEPS / _name_of(config, _config(config)) if out is None else Path(out),
-        lambda texts: _config(config, texts),
-        [f"{key}={','.join(map(_text, values))}" for key, values in (grid or {}).items()],
-        _checked_seeds(seeds),
+        SWEEPS / _name_of(config, with_changes(())) if out is None else Path(out),
+        with_changes,
+        [f"{key}={','.join(map(as_yaml, values))}" for key, values in (grid or {}).items()],
+        known,
         of_lengths(_checked_lengths(lengths), examples),
         here=on == "local",
     )
@@ -271,28 +294,6 @@ def sweep(
     if internal:
         raise RuntimeError(internal[0])
     return Comparison(**vars(compared))
-
-
-def _checked_seeds(seeds: Iterable[int] | None) -> list[int] | None:
-    """Seeds as a list. Raises UserError."""
-    if seeds is None:
-        return None
-    known = list(seeds)
-    if not known or not all(_is_count(seed) and seed < 2**31 for seed in known):
-        raise UserError(f"seeds {seeds!r}: give whole numbers from 0, say range(10)")
-    return list(dict.fromkeys(known))
-
-
-def _config(config: Settings, texts: Sequence[str] = ()) -> Config:
-    tree = _tree_of(config)
-    for text in texts:
-        lay_over(tree, text, "grid")
-    return config_of(tree)
-
-
-def _text(value: Any) -> str:
-    """A value as YAML on one line; text is YAML already."""
-    return value if isinstance(value, str) else json.dumps(value)
 
 
 # What is given ---------------------------------------------------------------------------------

@@ -134,10 +134,12 @@ class Scores:
     def parts(self) -> dict[str, Summary]:
         """Summaries of the lengths below, in and beyond the training lengths. A part without pairs
         is absent."""
-        low, high = self.train_length
-        ends = {"below": (0, low - 1), "in_range": (low, high), "beyond": (high + 1, None)}
-        found = {part: self.summary(*ends[part]) for part in PARTS}
-        return {part: summary for part, summary in found.items() if summary["examples"]}
+        found = dict[str, Summary]()
+        for part in PARTS:
+            lengths = [n for n in self.lengths if part_of(n, self.train_length) == part]
+            if lengths:
+                found[part] = self.summary(lengths[0], lengths[-1])
+        return found
 
     def labelled(self) -> list[tuple[str, Summary]]:
         """The parts by label, and all of them together if there are several."""
@@ -159,11 +161,8 @@ class Scores:
     def __repr__(self) -> str:
         lines = [self._title()]
         for label, summary in self.labelled():
-            pairs, exact, interval, accuracy, loss = _cells(summary)
-            lines.append(
-                f"  {label}: exact match {exact} ({interval}), token accuracy {accuracy}, "
-                f"loss {loss}, {pairs} pairs"
-            )
+            cells = zip(HEADINGS, _cells(summary), strict=True)
+            lines.append(f"  {label}: " + ", ".join(f"{name} {cell}" for name, cell in cells))
         return "\n".join(lines)
 
     def _repr_html_(self) -> str:
@@ -171,21 +170,21 @@ class Scores:
         for low, high, _ in spans(self.lengths, self.train_length):
             label = f"{low} to {high}" if low < high else f"length {low}"
             rows.append((label, _cells(self.summary(low, high))))
-        return html_table(
-            self._title(), ("pairs", "exact match", "95%", "token acc.", "loss"), rows
-        )
+        return html_table(self._title(), HEADINGS, rows)
 
     def _title(self) -> str:
         """The run, its step and fault, and the pairs."""
-        if not self.about:
-            return "scores"
         of = self.about
-        title = f"{of['run']}, step {of['checkpoint']}"
-        return "; ".join(filter(None, (title, fault_remark(of["fault"])))) + f": {of['split']}"
+        if not of:
+            return "scores"
+        remark = fault_remark(of["fault"])
+        return f"{of['run']}, step {of['checkpoint']}{remark and f'; {remark}'}: {of['split']}"
+
+
+HEADINGS = ("pairs", "free-running exact match", "95%", "token accuracy", "loss")
 
 
 def _cells(summary: Summary) -> list[str]:
-    """Pairs, exact match and its interval, token accuracy, loss."""
     return [
         f"{summary['examples']:,}",
         f"{summary['exact_match']:.3f}",
@@ -270,7 +269,10 @@ def evaluate(
     with _in_eval_mode(model):
         for batch, rows in _batches(model, pairs, source_bos, batch_tokens):
             values, of_rows = _forced(model, batch)
-            _add_losses(losses, lengths[rows], of_rows)
+            every, group = lengths[rows].unique(return_inverse=True)
+            sums = torch.zeros(len(every), dtype=torch.float64).index_add_(0, group, of_rows)
+            for length, loss in zip(every.tolist(), sums.tolist(), strict=True):
+                losses[length] = losses.get(length, 0.0) + loss
             for name, column in values.items():
                 columns[name][rows] = column.long()
             follow(len(rows), total)
@@ -280,14 +282,6 @@ def evaluate(
                 columns[name][chosen[rows]] = column.long()
             follow(len(rows), total)
     return Scores({"length": lengths} | columns, losses, facts.train_length, side)
-
-
-def _add_losses(sums: dict[int, float], lengths: Tensor, losses: Tensor) -> None:
-    """Add the losses (B,) of a batch to the sums of their lengths (B,)."""
-    every, group = lengths.unique(return_inverse=True)
-    parts = torch.zeros(len(every), dtype=torch.float64).index_add_(0, group, losses)
-    for length, part in zip(every.tolist(), parts.tolist(), strict=True):
-        sums[length] = sums.get(length, 0.0) + part
 
 
 @contextlib.contextmanager

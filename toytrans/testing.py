@@ -4,12 +4,8 @@ from toytrans.testing import assert_sound
 
 def test_my_model():
     assert_sound(build_model(), pad_id=0, vocabulary_size=1000, start_id=1, eos_id=2)
-
-Or, with `pytest_plugins = ["toytrans.testing"]` in a conftest.py, the fixture `sound`.
 """
 
-import contextlib
-from collections.abc import Callable
 from typing import Any
 
 from toytrans.checks import CheckFailed, Report, check
@@ -30,14 +26,3 @@ def assert_sound(model: Any, **given: Any) -> Report:
         first = unjudged[0]
         raise CheckFailed(f"{first.name} {first.verdict}: {first.message}\n{report}")
     return report
-
-
-with contextlib.suppress(ImportError):
-    import pytest
-
-    @pytest.fixture
-    def sound() -> Callable[..., Report]:
-        """`assert_sound` as a fixture."""
-        return assert_sound
-
-    __all__.append("sound")

@@ -21,8 +21,8 @@ from typing import Any
 from toytrans.errors import UserError, did_you_mean
 from toytrans.files import read_named
 
-_HERE = Path(__file__).parent
-SHIPPED = _HERE / "configs" if (_HERE / "configs").is_dir() else _HERE.parent / "configs"
+SHIPPED = Path(__file__).parent / "configs"
+SHIPPED = SHIPPED if SHIPPED.is_dir() else SHIPPED.parent.parent / "configs"
 """The configs that come with the package, and `examples/`, code that they name: in its wheel, or in
 a checkout beside it."""
 
@@ -82,8 +82,7 @@ def load(reference: str) -> Any:
         )
     path, _, name = reference.rpartition(":")
     file = _opened(reference)
-    if file.module is None:
-        file.module = _run(path, file.raw)
+    file.module = file.module or _run(path, file.raw)
     if not hasattr(file.module, name):
         names = [known for known in vars(file.module) if not known.startswith("_")]
         hint = did_you_mean(name, names) if names else "it defines nothing"
@@ -223,12 +222,9 @@ def _line_of(error: BaseException, path: str) -> int | None:
     """The last line of a file that an exception came through."""
     if isinstance(error, SyntaxError) and error.filename == path:
         return error.lineno
-    line, frame = None, error.__traceback__
-    while frame is not None:
-        if frame.tb_frame.f_code.co_filename == path:
-            line = frame.tb_lineno
-        frame = frame.tb_next
-    return line
+    frames = traceback.walk_tb(error.__traceback__)
+    lines = [line for frame, line in frames if frame.f_code.co_filename == path]
+    return lines[-1] if lines else None
 
 
 def _raised_here(error: BaseException) -> bool:

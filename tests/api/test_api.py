@@ -213,12 +213,10 @@ def test_a_thread_trains_and_the_log_gets_what_commands_print(caplog, capfd):
 @pytest.mark.parametrize(
     ("config", "options", "message"),
     [
-        ({}, {}, "config: data: missing; add it$"),
         ({"data": {"task": "copi"}}, {}, "config: data.task: found 'copi', .*did you mean copy"),
         (3, {}, "a config is a path, a dict or a toytrans.Config, not int"),
-        ("absent.yaml", {}, "absent.yaml: no such file"),
         (TINY, {"changes": {3: 1}}, "changes: 3: unknown key"),
-        (TINY, {"out": "full"}, "full: not empty, so it is left alone; name another --out"),
+        (TINY, {"out": "full"}, "full: not empty and not a run directory, so it is left alone"),
         (TINY, {"changes": {"train.lr": 1e30}}, "training diverged: .*; lower train.lr"),
     ],
 )
@@ -276,11 +274,10 @@ def test_attention_and_masks_are_those_of_the_commands(run: toytrans.Run, comman
 
 
 def test_a_run_is_loaded_at_a_step_with_its_records_and_checked(run: toytrans.Run):
+    assert re.fullmatch(r"Run\(.*: copy, [\d,]+ parameters, step \d\)", repr(run))
     assert toytrans.load(run.path, 4).step == toytrans.load(str(run.path), "4").step == 4
     lines = (run.path / "metrics.jsonl").read_text().splitlines()
     assert run.records == [json.loads(line) for line in lines] and len(lines) == 6
-    steps, values = run.records.column("valid_loss")
-    assert steps == [2, 4, 6] and all(value > 0 for value in values)
     assert toytrans.check(run, only=["pads", "future"], length=5)
 
 
@@ -290,13 +287,10 @@ def test_a_run_is_loaded_at_a_step_with_its_records_and_checked(run: toytrans.Ru
         (lambda run: run.evaluate("1:8"), "lengths '1:8': write the shortest and the longest"),
         (lambda run: run.evaluate(beam=1.5), "beam 1.5: expected a whole number, 1 or more"),
         (lambda run: run.evaluate(split="train"), "split 'train'"),
-        (lambda run: run.attention("1", layer=9), "^layer 9: no such layer"),
         (lambda run: run.attention("1", sample=-1), "sample -1: expected a whole number"),
         (lambda run: run.attention("1", ["1", "2"]), "1 src and 2 tgt"),
         (lambda run: run.translate("1 x"), "'x' is not in the vocabulary"),
         (lambda run: run.masks([]), "no src; give a sequence"),
-        (lambda run: toytrans.load(run.path, 3), "no checkpoint 3"),
-        (lambda run: toytrans.check(run.path), r"is a path; give toytrans\.load\('/"),
         (lambda run: toytrans.train(TINY, run.path), "in Python: resume=True"),
     ],
 )
@@ -308,36 +302,13 @@ def test_bad_questions_are_user_errors(run: toytrans.Run, ask, message):
 # In a notebook --------------------------------------------------------------------------------
 
 
-def test_masks_heads_and_measurements_are_tables(run: toytrans.Run):
-    assert re.fullmatch(r"Run\(.*: copy, [\d,]+ parameters, step \d\)", repr(run))
-    page = run.masks(["1 2 3", "4"], ["3 2 1", "4"])._repr_html_()
-    assert page.count("<table>") == 2 * 3 and "masked: pad key" in page
-    maps = run.attention("1 2 3", sample=0)
-    page = maps._repr_html_()
-    weights = maps.shown[0].weights
-    assert page.count("<table>") == 1 + len(maps.heads)
-    assert f": {float(weights[0, 0, 0]):.4f}" in page
-    page = run.evaluate()._repr_html_()
-    assert all(word in page for word in ("in range", "beyond", "exact match", "length 9"))
-
-
-def test_records_are_a_curve_or_a_table(run: toytrans.Run, monkeypatch):
-    curve = run.records._repr_html_()
-    assert curve.startswith("<svg") and "exact match, validation" in curve
-    assert curve == run.records._repr_html_(), "the same bytes each time"
+def test_records_are_curves_where_they_can_be_drawn(run: toytrans.Run, monkeypatch):
+    curves = run.records._repr_html_()
+    assert curves.startswith("<svg") and "Free-running exact match on validation data" in curves
+    assert curves == run.records._repr_html_(), "the same bytes each time"
+    assert f"step 6, loss {run.records[-1]['loss']:.4g}, " in repr(run.records)
     monkeypatch.setitem(sys.modules, "matplotlib", None)
-    monkeypatch.setitem(sys.modules, "matplotlib.style", None)
-    table = run.records._repr_html_()
-    assert table.count("<tr>") == 1 + 6 and f"{run.records[-1]['loss']:.4g}" in table
-
-
-def test_a_symbol_cannot_be_markup(here: Path):
-    (here / "p.tsv").write_text("<b>x</b> y\t<script>\n<b>x</b>\t<script>\n")
-    config = TINY | {"data": {"files": {"train": str(here / "p.tsv")}, "batch_tokens": 128}}
-    run = toytrans.train(config, changes={"train.max_steps": 1})
-    for shown in (run.masks("<b>x</b>", "<script>"), run.attention("<b>x</b>", "<script>")):
-        page = shown._repr_html_()
-        assert "&lt;script&gt;" in page and "<script>" not in page and "<b>x" not in page
+    assert run.records._repr_html_() is None
 
 
 # Sweeps ---------------------------------------------------------------------------------------
@@ -372,10 +343,8 @@ def test_a_sweep_of_a_script_is_that_of_the_command(here: Path, command: Command
     [
         ({"seeds": []}, "seeds \\[\\]: give whole numbers"),
         ({"grid": {"model.positons": ["rotary"]}}, "did you mean model.positions"),
-        ({"grid": {"train.lr": []}}, "train.lr=: an empty value"),
         ({"on": "moon"}, "on 'moon': local or ray"),
         ({"jobs": -1}, "jobs -1: expected a whole number, 1 or more"),
-        ({"out": "x" * 300}, "x: no folder for a sweep \\(File name too long\\)"),
     ],
 )
 def test_a_sweep_that_is_refused_trains_nothing(options, message):

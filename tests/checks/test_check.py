@@ -38,6 +38,10 @@ def failing(report) -> set[str]:
     return {result.name for result in report.failures}
 
 
+def lengths(report) -> set[int]:
+    return {*report.to_dict()["tried"]["lengths"]}
+
+
 SHORT = ("--length", "7")
 
 
@@ -160,8 +164,6 @@ def test_a_loss_that_sees_no_logits_cannot_be_judged():
 
 
 def test_the_number_of_pads_is_told_from_what_they_hold():
-    """A scale by the padded width: (e) sees no way from a pad to an output."""
-
     class ByWidth(Translator):
         def embed_source(self, src):
             return self.source(src) * src.shape[1]
@@ -171,47 +173,8 @@ def test_the_number_of_pads_is_told_from_what_they_hold():
     report = check(model, **SIZES, start_id=1, eos_id=2, embedding=both)
     assert failing(report) >= {"pads", "rows"} and report["future"].verdict == "PASS"
     assert "it may be how many there are" in report["pads"].message
-    without = check(lambda src, tgt: model(src, tgt), **SIZES, start_id=1, eos_id=2)
-    assert without["future"].verdict == "PASS", "by finite change alone"
-    assert "pads" in failing(without) and "how many there" not in without["pads"].message
     seen = our_report("pad_visible", positions="sinusoidal")
     assert "how many there are" not in seen["pads"].message
-
-
-def test_mixed_rows_are_not_called_nan():
-    class Scaled(Translator):
-        def encode(self, src):
-            memory = super().encode(src)
-            return memory * memory.abs().mean()
-
-    report = check(Scaled().eval(), **SIZES, start_id=1, eos_id=2)
-    found = report["rows"]
-    assert found.verdict == "FAIL" and "NaN" not in found.message
-    assert "rows are mixed up" in found.parts["an empty pair"].message
-
-
-def test_what_converges_from_call_to_call_draws_nothing_random():
-    class Keeping(Translator):
-        kept = 1.0
-
-        def forward(self, src, tgt):
-            self.kept = 0.1 * self.kept
-            return super().forward(src, tgt) * (1 + self.kept)
-
-    found = check(Keeping().eval(), **SIZES, start_id=1, eos_id=2)["calls"]
-    assert found.verdict == "FAIL" and "keeps something from call to call" in found.message
-    assert "in eval mode" not in found.message
-
-
-def test_a_detached_source_is_told_of_and_may_be_meant():
-    class Detached(Translator):
-        def encode(self, src):
-            return super().encode(src).detach()
-
-    model = Detached().eval()
-    both = (model.source, model.target)
-    report = check(model, **SIZES, start_id=1, eos_id=2, embedding=both)
-    assert report.passed and "none reaches the source" in report["pads"].parts["gradients"].message
 
 
 def test_rounding_in_single_precision_stays_far_below_the_tolerance():
@@ -292,38 +255,6 @@ def test_a_model_without_gradients_is_checked_like_any_other():
     assert check(frozen, **SIZES, start_id=1, eos_id=2).passed
     assert not any(parameter.requires_grad for parameter in frozen.parameters())
 
-    model = around_torch().eval()
-
-    @torch.inference_mode()
-    def inferring(src, tgt_in):
-        return model(src, tgt_in)
-
-    def batch(pairs):
-        rows = torch.tensor([[1, 3, 4], [1, 5, 0]]).repeat(9, 1)[: len(pairs)]
-        return rows, rows, rows
-
-    def loss(logits, labels):
-        return nn.functional.cross_entropy(logits.mT, labels, ignore_index=0)
-
-    assert ask(inferring, batch=batch, loss=loss)["loss"].verdict == "PASS"
-
-
-def test_an_embedding_that_is_not_batch_first_does_not_apply():
-    class Turned(Own):
-        def __init__(self):
-            super().__init__()
-            self.turned = nn.Module()
-            self.turned.forward = lambda ids: self.tokens(ids).transpose(0, 1)
-
-        def forward(self, src, tgt_in):
-            self.turned(src), self.turned(tgt_in)
-            return super().forward(src, tgt_in)
-
-    model = Turned()
-    report = ask(lambda s, t: model(s, t), embedding=model.turned)
-    assert report.passed and "batch first" in report.not_judged["pads by their embeddings"]
-    assert "not judged: pads by their embeddings" in report.end
-
 
 def test_a_model_that_changes_later_fails():
     model, calls = around_torch().eval(), []
@@ -362,9 +293,9 @@ def test_what_cannot_be_copied_is_left_as_it_is():
         (5, {}, ["int cannot be called", "f(src, tgt_in)"]),
         (lambda s, t: t, {"vocabulary_size": 9}, ["needs pad_id"]),
         (lambda s, t: t, {"pad_id": 0}, ["needs vocabulary_size"]),
-        (lambda s, t: t, SIZES, ["gave torch.int64", "expected logits"]),
-        (lambda s, t: [1], SIZES, ["gave a list", "expected logits"]),
-        (lambda s, t: torch.zeros(1, 2, 3), SIZES, ["gave shape (1, 2, 3)", "batch first"]),
+        (lambda s, t: t, SIZES, ["gave torch.int64", "expected floating-point logits"]),
+        (lambda s, t: [1], SIZES, ["gave list of int", "expected floating-point logits"]),
+        (lambda s, t: torch.zeros(1, 2, 3), SIZES, ["gave torch.float32 (1, 2, 3)", "batch first"]),
         (lambda s, t: torch.full((*t.shape, 20), torch.nan), SIZES, ["NaN in every row"]),
         (lambda s, t: torch.rand(*t.shape, 20), SIZES, ["twice", "model.eval()"]),
         (lambda s, t: 1 / 0, SIZES, ["raised ZeroDivisionError"]),
@@ -383,7 +314,7 @@ def test_what_cannot_be_copied_is_left_as_it_is():
         (
             lambda s, t: torch.zeros(5)[t.shape[1]],
             SIZES,
-            ["IndexError", "take 10 places (max_length=...), and ids up to 19?"],
+            ["IndexError", "take 10 places (max_length=...), and ids up to 19 on both sides"],
         ),
         (lambda s, t: t, SIZES | {"embedding": 3}, ["embedding is a torch.nn.Module"]),
         (lambda s, t: t, SIZES | {"batch": lambda p: 1 / 0}, ["batch maker raised"]),
@@ -405,16 +336,6 @@ def test_a_model_that_cannot_be_checked_is_refused_in_one_line(model, given, fra
         assert fragment in message
 
 
-def test_a_table_of_places_that_is_too_short_is_named_as_likely_cause():
-    table = nn.Parameter(torch.randn(9, 20))
-
-    def model(src, tgt_in):
-        return table[torch.arange(tgt_in.shape[1])] + src.sum(1)[:, None, None]
-
-    with pytest.raises(UserError, match="raised IndexError.*smaller length"):
-        check(model, **SIZES, length=8)
-
-
 def test_a_learned_position_table_is_tried_up_to_its_limit():
     config = config_of(
         data={"train_length": [1, 6]}, model={"positions": "learned", "max_positions": 9}
@@ -422,7 +343,7 @@ def test_a_learned_position_table_is_tried_up_to_its_limit():
     model = build_model(config, VOCABULARY)
     ours = of_model(model, config, VOCABULARY, "ours")
     report = toytrans.check(ours)
-    assert report.passed and report.tried.lengths == {5}
+    assert report.passed and lengths(report) == {5}
     with pytest.raises(UserError, match="takes 9 places and the checks need 11"):
         check(ours)
 
@@ -431,7 +352,7 @@ def test_a_learned_position_table_is_tried_up_to_its_limit():
     ("loss", "fragment"),
     [
         (lambda logits, labels: 1 / 0, "the loss function raised ZeroDivisionError"),
-        (lambda logits, labels: logits, r"the loss function gave \(4"),
+        (lambda logits, labels: logits, r"the loss function gave torch.float64 \(4"),
         (lambda logits, labels: torch.tensor(1.0), "without a gradient"),
     ],
 )
@@ -494,14 +415,8 @@ def misspelt():
 def raising():
     raise RuntimeError("no such weights")
 
-def exiting():
-    raise SystemExit(3)
-
 def leaving():
     return function() | {"model": lambda src, tgt_in: exit(0)}
-
-def returns_number():
-    return 5
 
 number = 5
 """
@@ -510,7 +425,6 @@ number = 5
 @pytest.fixture
 def folder(here):
     (here / "mine.py").write_text(MODELS)
-    (here / "models").mkdir()
     yield here
     sys.modules.pop("mine", None)
 
@@ -606,14 +520,9 @@ def test_a_check_without_its_argument_is_not_asked(folder, command, monkeypatch)
     ("words", "fragments"),
     [
         (["--model", "mine"], ["'mine' names no code; write it as FILE.py:NAME"]),
-        (["--model", "nowhere.py:f"], ["nowhere.py: no such file"]),
-        (["--model", "mine.py:absent"], ["mine.py: has no absent"]),
         (["--model", "mine.py:number"], ["mine.py has no function number"]),
         (["--model", "mine.py:raising"], ["RuntimeError: no such weights (mine.py:"]),
-        (["--model", "mine.py:exiting"], ["exiting() failed: SystemExit: 3 (mine.py:"]),
         (["--model", "mine.py:leaving"], ["raised SystemExit: 0\n"]),
-        (["--model", "mine.py:returns_number"], ["int cannot be called"]),
-        (["--model", "models:f"], ["names a module", "whose one line is `from models import f`"]),
         (["--model", "mine.py:without_model"], ["lacks 'model'"]),
         (["--model", "mine.py:misspelt"], ["'vocabulary'", "known are"]),
         (["--model", "mine.py:function", "--break", "no_causal"], ["--break plants faults"]),
@@ -625,8 +534,6 @@ def test_a_check_without_its_argument_is_not_asked(folder, command, monkeypatch)
             ],
         ),
         (["--model", "mine.py:function", "--config", "c.yaml"], ["exclude each other"]),
-        (["runs/x", "--config", "c.yaml"], ["exclude each other"]),
-        (["runs/x"], ["no such run directory"]),
         (
             ["c.yaml"],
             ["c.yaml: a config, not a run directory; `toytrans train c.yaml`", "--config"],
@@ -634,14 +541,6 @@ def test_a_check_without_its_argument_is_not_asked(folder, command, monkeypatch)
         (["--set", "model.d_ff=3"], ["give --config"]),
         ([], ["no run here yet"]),
         (["--config", "c.yaml", "--set", "fault=no_casual"], ["did you mean no_causal?"]),
-        (
-            ["--config", "c.yaml", "--break", "wrong_scale", "--set", "model.n_heads=1"],
-            ["wrong_scale is no fault with one head"],
-        ),
-        (
-            ["--config", "c.yaml", "--break", "no_position", "--set", "model.positions=none"],
-            ["no_position takes nothing"],
-        ),
     ],
     ids=lambda value: " ".join(value)[:40],
 )
@@ -654,43 +553,6 @@ def test_bad_words_are_refused_in_one_line(folder, command, words, fragments):
 
 
 # Verdicts, and where they go -------------------------------------------------------------------
-
-
-class Counting(nn.Module):
-    """ids -> logits: each output is the sum over the ids up to it, of the two before it least."""
-
-    def __init__(self, ahead: int = 0, train_ahead: int = 0) -> None:
-        super().__init__()
-        self.tokens = nn.Embedding(20, 16)
-        self.places = nn.Parameter(torch.randn(128, 16))
-        self.out = nn.Linear(16, 20)
-        self.ahead, self.train_ahead = ahead, train_ahead
-
-    def forward(self, ids):
-        ahead = self.train_ahead if self.training else self.ahead
-        seen = torch.ones(ids.shape[1], ids.shape[1]).tril(ahead).to(self.places.dtype)
-        x = (self.tokens(ids) + self.places[: ids.shape[1]]).tanh() * (ids != 0)[..., None]
-        return self.out((seen @ x).tanh() + x)
-
-
-def test_a_report_is_true_only_if_it_passed_and_raises_if_not():
-    sound, broken = (ask(Counting(ahead), kind="decoder", length=7) for ahead in (0, 1))
-    assert sound and sound.verdict == "PASS" and sound.raise_if_failed() is None
-    assert not broken and broken.verdict == "FAIL"
-    with pytest.raises(AssertionError, match="sees the future"):
-        broken.raise_if_failed()
-    assert sound.to_dict()["verdict"] == "PASS" and sound.to_dict()["tried"]["lengths"] == [7]
-
-
-def test_a_failure_shows_its_module_the_smallest_example_and_how_to_see_it_again():
-    model = around_torch()
-    model.masks = lambda src, tgt_in: (
-        TorchTransformer.masks(model, src, tgt_in) | {"tgt_mask": None}
-    )
-    found = ask(model, start_id=1, eos_id=2, only="future")["future"]
-    assert found.where == "in transformer.decoder.layers.0.self_attn (layer 1)"
-    assert "token 1 from" in found.example and "output 0 moves" in found.example
-    assert found.reproduce == 'toytrans.check(model, ..., only="future", length=7, seed=0)'
 
 
 class Running(nn.Module):
@@ -708,36 +570,38 @@ class Running(nn.Module):
         return self.out((y + leak * (ids.shape[1] > self.leaks_beyond)).tanh() + x)
 
 
+def test_a_report_is_true_only_if_it_passed_and_raises_if_not():
+    sound, broken = (ask(Running(beyond), kind="decoder", length=7) for beyond in (10**6, 0))
+    assert sound and sound.verdict == "PASS" and sound.raise_if_failed() is None
+    assert not broken and broken.verdict == "FAIL"
+    with pytest.raises(AssertionError, match="sees the future"):
+        broken.raise_if_failed()
+    assert sound.to_dict()["verdict"] == "PASS" and sound.to_dict()["tried"]["lengths"] == [7]
+
+
+def test_a_failure_shows_its_module_the_smallest_example_and_how_to_see_it_again():
+    model = around_torch()
+    model.masks = lambda src, tgt_in: (
+        TorchTransformer.masks(model, src, tgt_in) | {"tgt_mask": None}
+    )
+    found = ask(model, start_id=1, eos_id=2, only="future")["future"]
+    assert found.details["where"] == "in transformer.decoder.layers.0.self_attn (layer 1)"
+    assert (
+        "token 1 from" in found.details["example"] and "output 0 moves" in found.details["example"]
+    )
+    assert (
+        found.details["reproduce"] == 'toytrans.check(model, ..., only="future", length=7, seed=0)'
+    )
+
+
 def test_thorough_tries_512_places_and_32_rows():
     model = Running(leaks_beyond=300)
     assert toytrans.check(model, **SIZES, kind="decoder", only="pads,future")
     report = toytrans.check(model, **SIZES, kind="decoder", only="pads,future", length=512)
-    assert {64, 256, 512} <= report.tried.lengths and 32 in report.tried.rows
+    assert {64, 256, 512} <= lengths(report) and 32 in report.to_dict()["tried"]["rows"]
     assert "future" in failing(report) and "length 512" in report["future"].message
     sound = toytrans.check(Running(), **SIZES, kind="decoder", only="pads,future,rows", length=512)
-    assert sound and max(sound.tried.lengths) == 512
-
-
-def test_what_would_take_too_long_is_left_out_and_said_so(monkeypatch):
-    from toytrans.checks import plan
-
-    monkeypatch.setattr(plan, "WORK", 0)
-    report = toytrans.check(Running(), **SIZES, kind="decoder")
-    assert report and report.tried.lengths == {7}
-    assert any("left out: the model is large" in note for note in report.tried.notes)
-
-
-def test_every_width_is_tried():
-    class Blocks(Running):
-        def forward(self, ids):
-            self.leaks_beyond = 0 if ids.shape[1] == 37 else 10**6
-            return super().forward(ids)
-
-    report = toytrans.check(Blocks(), **SIZES, kind="decoder", only="pads")
-    where = "in a batch of 2 rows, 37 target places, and not in 29 shapes before"
-    assert where in report["pads"].message
-    passed = toytrans.check(Running(), **SIZES, kind="decoder", only="pads")["pads"]
-    assert "other shapes (58)" in passed.parts["other shapes"].message
+    assert sound and max(lengths(sound)) == 512
 
 
 def test_every_difference_of_lengths_and_number_of_rows_is_tried():
@@ -753,7 +617,10 @@ def test_every_difference_of_lengths_and_number_of_rows_is_tried():
 
     longer = losing(lambda src, tgt_in: tgt_in.shape[1] == src.shape[1] + 5)["future"]
     assert "13 source and 18 target places" in longer.message
-    assert longer.reproduce == 'toytrans.check(model, ..., only="future", length=64, seed=0)'
+    assert (
+        longer.details["reproduce"]
+        == 'toytrans.check(model, ..., only="future", length=64, seed=0)'
+    )
     nine = losing(lambda src, tgt_in: len(src) == 9)
     assert "in a batch of 9 rows" in nine["future"].message
     asked.clear()
@@ -789,7 +656,7 @@ def test_what_a_module_does_at_each_call_fails(change, cause):
 def test_a_source_of_fewer_ids_or_of_another_pad_is_asked_for():
     model = around_torch().eval()
     model.src_embedding = Places(12)
-    with pytest.raises(UserError, match="the source has fewer ids than 20: give source_size="):
+    with pytest.raises(UserError, match="ids up to 19 on both sides \\(source_size="):
         ask(model)
     assert ask(model, source_size=12)
     other = zoo.built("another source pad that is not given")
@@ -804,32 +671,19 @@ def test_nothing_seen_cannot_be_judged():
 
 
 def test_checks_are_chosen_by_name():
-    report = ask(Counting(), kind="decoder", only="pads,future", length=7)
+    report = ask(Running(), kind="decoder", only="pads,future", length=7)
     assert [found.name for found in report.results] == ["pads", "future"]
-    assert "order" not in {f.name for f in ask(Counting(), kind="decoder", skip="order").results}
-    with pytest.raises(UserError, match="no check z"):
-        ask(Counting(), only="z")
+    assert "order" not in {f.name for f in ask(Running(), kind="decoder", skip="order").results}
     with pytest.raises(UserError, match="skip future, pads: no check is left"):
-        ask(Counting(), only="pads", skip="future,pads")
+        ask(Running(), only="pads", skip="future,pads")
+    with pytest.raises(UserError, match="no check z"):
+        ask(Running(), only="z")
 
 
 def test_layouts_are_found_out():
-    core = nn.Transformer(16, 2, 1, 1, 32)
-
-    class TimeFirst(nn.Module):
-        def __init__(self):
-            super().__init__()
-            self.core, self.out = core, nn.Linear(16, 20)
-            self.tokens, self.places = nn.Embedding(20, 16), nn.Parameter(torch.randn(80, 1, 16))
-
-        def forward(self, src, tgt_in):
-            x, y = (self.tokens(ids) + self.places[: len(ids)] for ids in (src, tgt_in))
-            future = torch.ones(len(tgt_in), len(tgt_in), dtype=torch.bool).triu(1)
-            pads = (src == 0).T
-            return self.out(self.core(x, y, tgt_mask=future, src_key_padding_mask=pads,
-                                      memory_key_padding_mask=pads))  # fmt: skip
-
-    assert ask(TimeFirst(), start_id=1, eos_id=2, length=7)
+    assert zoo.built("torchs transformer time first").pop("batch_first") is False
+    given = zoo.built("torchs transformer time first") | {"batch_first": None}
+    assert check(**given)
 
 
 def test_the_example_for_other_repositories_passes():

@@ -93,14 +93,6 @@ def test_a_scale_of_hugging_faces_config_is_no_mistake():
     assert scores_of(model=granite, scale=0.5).verdict == "FAIL"
 
 
-@pytest.mark.parametrize("name", ["root of the models width", "multiplied by the root"])
-def test_a_mistaken_scale_may_be_meant(name):
-    arguments = built(name)
-    scale = arguments["model"].attention.scale
-    assert f"give scale={scale:.3g}" in scores_of(**arguments).message
-    assert scores_of(**arguments | {"scale": scale}).verdict == "PASS"
-
-
 def test_equal_numbers_do_not_tell_how_heads_are_merged():
     arguments = built("scale on the queries")
     frozen = [

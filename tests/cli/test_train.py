@@ -11,32 +11,41 @@ from conftest import Command
 pytestmark = pytest.mark.usefixtures("here")
 
 
-def test_the_config_is_an_argument_or_an_option(command: Command):
+def test_the_config_is_an_argument_or_an_option(command: Command, refused):
     argument, option = command("train", "c.yaml"), command("train", "--config", "c.yaml")
     assert argument.code == option.code == 0
     assert Path("runs/c/config.yaml").read_text() == Path("runs/c-2/config.yaml").read_text()
-
-
-def test_one_config_must_be_named(refused):
-    assert "toytrans train textbook" in refused("train")
     assert "once" in refused("train", "c.yaml", "--config", "c.yaml")
+    assert "toytrans train textbook" in refused("train")
 
 
-def test_a_short_option_is_named_where_its_value_is_refused(refused):
-    for option, value, expected in (
+def test_a_shipped_config_is_found_by_name_where_no_file_has_it(command: Command, refused):
+    few = ("train.max_steps=2", "data.valid_examples=9", "data.test_examples=9")
+    words = [word for one in few for word in ("--set", one)]
+    assert command("train", "textbook", *words).code == 0
+    assert "textbook" in refused("train", "textbok")
+    Path("textbook").write_text("data: {task: nonsense}\n")
+    assert "nonsense" in refused("train", "textbook")
+
+
+@pytest.mark.parametrize(
+    ("option", "value", "expected"),
+    [
         ("--device", "gpu", "toytrans: --device: device: found 'gpu', expected auto | cpu"),
         ("--seed", "-1", "toytrans: --seed: seed: found -1, expected at least 0"),
         ("--set", "seed=-1", "toytrans: --set: seed: found -1, expected at least 0"),
-    ):
-        assert expected in refused("train", "c.yaml", option, value)
+        ("--break", "causal", "did you mean no_causal?"),
+        ("--break", "xyz", "expected no_causal, "),
+    ],
+)
+def test_a_short_option_is_named_where_its_value_is_refused(refused, option, value, expected):
+    assert expected in refused("train", "c.yaml", option, value)
+
+
+def test_a_fault_cannot_be_planted_into_code_of_ones_own(refused):
     Path("own.yaml").write_text("data: {task: copy}\nmodel: {class: own.py:Own}\n")
     for command in (("train",), ("check", "--config")):
         assert "toytrans: --break: fault: " in refused(*command, "own.yaml", "--break", "no_scale")
-
-
-def test_an_unknown_fault_is_refused_with_the_nearest(refused):
-    assert "did you mean no_causal?" in refused("train", "c.yaml", "--break", "causal")
-    assert "expected no_causal, " in refused("train", "c.yaml", "--break", "xyz")
 
 
 def test_a_moved_end_of_the_schedule_is_reported_on_resume(command: Command):
@@ -61,3 +70,11 @@ def test_the_next_commands_can_be_typed_whatever_the_names(command: Command):
     for line in commands:
         answer = command(*shlex.split(line))
         assert answer.code in (0, 1) and "Usage" not in answer.err + answer.out, line
+
+
+def test_a_fault_that_anchors_hide_is_said_to_be_hidden_before_training(command: Command):
+    broken = ("train", "c.yaml", "--break", "wrong_start")
+    hidden = command(*broken, "--set", "model.positions=anchored").err
+    assert "told the alignment hide wrong_start: " in hidden.partition("runs/c")[0]
+    seen = command(*broken, "--set", "model.positions=sinusoidal", "--out", "runs/seen")
+    assert seen.code == 0 and "hide" not in seen.err

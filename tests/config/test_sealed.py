@@ -55,7 +55,7 @@ def test_errors_treat_all_sealed_faults_alike():
         check_fault("wrong_scale", model)
     for fault in (*get_args(FaultName), None):
         check_fault(seal(fault, NONCE), model)
-        with pytest.raises(UserError, match="^an exercise trains in one process"):
+        with pytest.raises(UserError, match="^a sealed exercise: trains in one process"):
             check_fault(seal(fault, NONCE), model, processes=2)
 
 

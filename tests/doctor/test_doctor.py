@@ -68,7 +68,7 @@ POOR = {"losses": STAYS, "valid": (0.1, 0.3, 2.2)}
 FEW = replace(TARGETS, train_size=100)
 
 
-LAST = "exact match 0.000, token accuracy 0.200, validation loss 3.0000"
+LAST = "free-running exact match 0.000, token accuracy 0.200, validation loss 3.0000"
 CASES = {
     "the decoder's self-attention": ({"fault": "no_causal"}, ["fault"]),
     "100% of the outputs are wrong. Fed the target, a pair has 0.00 wrong tokens": (

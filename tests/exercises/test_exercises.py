@@ -42,6 +42,7 @@ COMMANDS = (
 )
 """Every command that shows a run."""
 
+CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser")
 SETS = [word for text in SMALL for word in ("--set", text)]
 
 
@@ -238,9 +239,7 @@ def test_what_is_no_exercise_is_refused(folder: Path, command: Command, refused)
     assert "no exercise here" in refused("exercise", "check", "no_norm")
     assert "no exercises in it" in refused("exercise", "grade", "exercise-7", "--key", KEY)
     assert "exists already; remove it" in refused("exercise", "new", "--seed", "7")
-    (folder / "progress.jsonl").write_text("{")
     hint = ("exercise", "hint", "exercise-7")
-    assert "progress.jsonl: cannot be read; remove it" in refused(*hint)
     about = folder / "exercise.json"
     sealed = read(folder).fault
     about.write_text(about.read_text().replace(sealed, sealed[:-4] + "AAAA"))
@@ -254,7 +253,7 @@ def test_what_is_no_exercise_is_refused(folder: Path, command: Command, refused)
 
 
 def test_a_class_is_graded(tmp_path: Path, monkeypatch, command: Command, refused):
-    """Of eleven students, three are right: Ann, one who was right at first, one with a remark."""
+    """Three are right: Ann, one who was right at first, one with a remark and a folder deeper."""
     monkeypatch.chdir(tmp_path)
     key = "\udcff"  # what a shell gives for a byte that is no UTF-8
     new = ("exercise", "new", "--class", "11", "--level", "3", "--key", key, "--out", "class")
@@ -281,23 +280,27 @@ def test_a_class_is_graded(tmp_path: Path, monkeypatch, command: Command, refuse
     configs[9].write_text(configs[9].read_text().replace("[2, 7]", "[2, 5]"))
     configs[10].write_text(f"{configs[10].read_text()}# a remark\n")
     folders[0].rename("class/=Ann, B")
+    Path("class/Lee").mkdir()
+    folders[10].rename("class/Lee/11")
     Path("class/12.zip").write_text("")
-    Path("class/13/inner").mkdir(parents=True)  # as some archives are unpacked
+    Path("class/13/inner").mkdir(parents=True)
 
     grade = ("exercise", "grade", "class", "--key", key)
     done = command(*grade, "--csv", "grades.csv")
-    assert done.code == 0 and "3 of 11 right" in done.out
+    assert done.code == 0
+    assert "\n3 right, 1 wrong, 1 not answered, 6 with a note\n" in done.out
     assert done.err == "not graded, no exercise found in them: 12.zip, 13\n"
     rows = csv.DictReader(Path("grades.csv").read_text().splitlines())
     marks = {row["student"]: row for row in rows}
     assert [name for name, row in marks.items() if row["right"] == "yes"] == [
-        *("02", "11", "'=Ann, B"),
+        *("02", "'=Ann, B", "Lee/11"),
     ]
     assert [marks["'=Ann, B"][k] for k in ("answers", "fault")] == ["1", truth[0]]
-    assert [marks["02"][k] for k in ("answer", "answers", "hints")] == [truth[1], "3", "0"]
+    assert [marks["02"][k] for k in ("answer", "answers", "hints")] == [truth[1], "2", "0"]
     assert marks["02"]["time"][:2] == "20"
     assert [marks["03"][k] for k in ("answer", "answers", "hints")] == [wrong, "1", "1"]
-    assert marks["04"]["answer"] == marks["04"]["note"] == ""
+    assert marks["03"]["right"] == "no"
+    assert marks["04"]["answer"] == marks["04"]["right"] == marks["04"]["note"] == ""
     copied = "another folder has this exercise too"
     notes = {
         "05": "not the exercise that was handed out",
@@ -326,9 +329,62 @@ def test_grades_replace_grades_and_nothing_else(folder: Path, command: Command, 
             assert command(*grade, option, f"grades{option}").code == 0
     assert Path("notes.txt").read_text() == "mine"
     assert Path("class/01/progress.jsonl").read_text() == answers
-    Path("class/01/progress.jsonl").write_text("{")
-    done = command(*grade)
-    assert done.code == 0 and "0 of 1 right" in done.out and "progress.jsonl" in done.out
+
+
+@pytest.mark.parametrize(
+    ("form", "note"),
+    [
+        (b"\xef\xbb\xbf%s\n\n%s", None),
+        (b"%s{\n%s", "line 2 cannot be read"),
+        (b"{\xff\n[]\n%s%s", "line 1 cannot be read, nor 1 more"),
+    ],
+)
+def test_readable_answers_count_in_a_damaged_file(
+    form: bytes, note: str | None, folder: Path, command: Command, refused
+):
+    shutil.move(folder, "class/01")
+    path = Path("class/01/progress.jsonl")
+    truth = read(path.parent).answer
+    for answer in ("no_norm", truth):
+        command("exercise", "check", answer, "class/01")
+    path.write_bytes(form % tuple(path.read_bytes().splitlines(keepends=True)))
+    done = command("exercise", "grade", "class", "--key", KEY)
+    assert done.out.endswith("\n1 right, 0 wrong, 0 not answered\n")
+    notes = re.findall(r"^01: progress.jsonl: (.*)$", done.out, re.MULTILINE)
+    assert notes == ([note] if note else [])
+    assert command("exercise", "check", truth, "class/01").out.startswith("right")
+    for lost in (b"{\n", bytes(2**21)):
+        path.write_bytes(lost)
+        done = command("exercise", "grade", "class", "--key", KEY)
+        assert truth in done.out and "0 not answered, 1 with a note" in done.out
+    assert "progress.jsonl: larger than" in refused("exercise", "check", truth, "class/01")
+
+
+def test_a_row_of_grades_is_one_line(folder: Path, command: Command):
+    """At 80 columns, and on the page in any window."""
+    key = key_of("triangle_off_by_one", 2)
+    new = ("exercise", "new", "--seed", "7", "--level", "2", "--class", "2", "--key", key)
+    assert command(*new, "--out", "class").code == 0
+    command("exercise", "check", "batch_mean_of_means", "class/01")
+    shutil.move("class/01", "class/kim-minjun_12345")
+    Path("class/02/exercise.yaml").write_text("")
+    out = command("exercise", "grade", "class", "--key", key, "--page", "class.html").out
+    row = r"^ kim-\S+ +batch_mean_of_means +no +triangle_off_by_one +1 +0 *$"
+    assert re.search(row, out, re.MULTILINE) and max(map(len, out.splitlines())) <= 80
+    assert "<title>class</title>" in Path("class.html").read_text()
+    if CHROMIUM is None:
+        pytest.skip("no Chromium is installed")
+    from playwright.sync_api import sync_playwright
+
+    with sync_playwright() as playwright:
+        chromium = playwright.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
+        for width in (1000, 390):
+            page = chromium.new_page(viewport={"width": width, "height": 600})
+            page.goto(Path("class.html").absolute().as_uri())
+            rows = page.locator("tbody tr")
+            assert all(rows.nth(n).bounding_box()["height"] < 40 for n in range(2))
+            assert page.evaluate("document.documentElement.scrollWidth") <= width
+        chromium.close()
 
 
 def test_a_closed_exercise_tells_nothing_before_grading(
@@ -339,12 +395,13 @@ def test_a_closed_exercise_tells_nothing_before_grading(
     assert command(*new, "class", "--class", "2", "--answers", "3").code == 0
     truth = read(Path("class/01")).answer
     wrong = [str(fault) for fault in DRAWN[2] if fault != truth]
-    given = [wrong[0], truth, wrong[1]]
+    given = [wrong[0], truth, wrong[1], truth]
     check = ("exercise", "check")
     told = [command(*check, answer, "class/01") for answer in given]
-    assert [(done.code, done.out) for done in told] == [
-        (0, f"written down: {answer}; answers: {n} of 3; the grading judges it\n")
-        for n, answer in enumerate(given, 1)
+    again = "3 of 3 (given before, counts once)"
+    assert [(done.code, " ".join(done.out.split())) for done in told] == [
+        (0, f"written down: {answer}; answers: {n}; the grading judges it")
+        for answer, n in zip(given, ("1 of 3", "2 of 3", "3 of 3", again), strict=True)
     ]
     assert "not written down; all 3 answers are given" in refused(*check, wrong[2], "class/01")
     for _ in range(4):
@@ -352,9 +409,10 @@ def test_a_closed_exercise_tells_nothing_before_grading(
     assert "hints used: 2 of 2" in hints and "What is wrong" not in hints
     grade = ("exercise", "grade", "class", "--key", KEY)
     done = command(*grade, "--page", "class.html")
-    assert done.code == 0 and "1 of 2 right" in done.out
+    counts = "1 right, 0 wrong, 1 not answered"
+    assert done.code == 0 and counts in done.out
     page = Path("class.html").read_text()
-    assert all(text in page for text in ("1 of 2 right", truth, "answers", "hints", "time"))
+    assert all(text in page for text in (counts, truth, "answers", "hints", "time"))
     about = Path("class/01/exercise.json")
     about.write_text(about.read_text().replace('"closed": true', '"closed": false'))
     assert "01: not the exercise that was handed out" in command(*grade).out
@@ -372,4 +430,4 @@ def test_answers_beyond_the_limit_do_not_count(tmp_path: Path, monkeypatch, comm
     assert told == f"wrong: it is not {wrong}; answers so far: 1 of 1\n"
     path = Path("class/01/progress.jsonl")
     path.write_text(path.read_text() + path.read_text().replace(wrong, truth))  # by hand
-    assert "0 of 1 right" in command("exercise", "grade", "class", "--key", KEY).out
+    assert "0 right, 1 wrong, 0 not" in command("exercise", "grade", "class", "--key", KEY).out

@@ -343,15 +343,3 @@ def test_random_run_folders(ask: Ask) -> None:
 
     codes = fuzz(cases, check)
     assert codes[0] and codes[2], "either occurs"
-
-
-# The test itself -----------------------------------------------------------------------------
-
-
-def test_a_bug_is_noticed(ask: Ask, monkeypatch: pytest.MonkeyPatch) -> None:
-    def broken(*_: object) -> None:
-        raise ZeroDivisionError("ours")
-
-    monkeypatch.setattr("toytrans.glossary.listed", broken)
-    with pytest.raises(AssertionError, match="internal error"):
-        ask("explain", "tasks")

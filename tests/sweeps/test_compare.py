@@ -1,6 +1,8 @@
 """`toytrans eval RUN...`: runs grouped by config, whatever they are given as."""
 
+import contextlib
 import csv
+import io
 import json
 import re
 import shutil
@@ -11,9 +13,8 @@ from typing import Any
 import pytest
 from conftest import Command, config_of, tiny_yaml
 from members import member
-from rich.console import Console
 
-from toytrans.cli.render.results import print_comparison
+from toytrans.cli.results import print_comparison
 from toytrans.config.names import Metric
 from toytrans.sweeps.comparison import Comparison
 from toytrans.sweeps.groups import Member, group
@@ -133,10 +134,10 @@ def compared(members: list[Member]) -> Comparison:
 
 def printed(members: list[Member]) -> str:
     """The tables of a comparison, 80 columns wide."""
-    console = Console(width=80)
-    with console.capture() as captured:
-        print_comparison(console, compared(members))
-    return captured.get()
+    out = io.StringIO()
+    with contextlib.redirect_stdout(out):
+        print_comparison(compared(members))
+    return out.getvalue()
 
 
 def of_sizes(*sizes: int, seeds: int = 2) -> list[Member]:

@@ -1,11 +1,94 @@
-"""Devices, precision, and the settings that make a CPU quick."""
+"""Devices and precision; and what a GPU needs, shown without one: a step reads nothing back.
+
+`meta` stands in for the GPU. Its tensors hold no numbers, so that to read one is an error, and so
+is to mix one with a tensor of the host.
+"""
+
+import contextlib
+from itertools import islice
+from pathlib import Path
+from typing import Any, get_args
 
 import pytest
 import torch
+from conftest import EVERY_ANCHOR, config_of
+from torch import Tensor
+from torch.utils._python_dispatch import TorchDispatchMode
 
+from toytrans.config.names import TaskName
+from toytrans.data.batches import Batch, training_batches
+from toytrans.data.open import open_dataset
 from toytrans.errors import UserError
+from toytrans.tokens import PAD_ID
 from toytrans.training import devices
 from toytrans.training.devices import choose_precision, onednn_keeps_fp32
+from toytrans.training.trainer import Trainer
+
+META = torch.device("meta")
+
+
+class Sends(TorchDispatchMode):
+    """Notes what the host sends to `meta`."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.noted: list[str] = []
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        found = func(*args, **(kwargs or {}))
+        from_host = any(isinstance(x, Tensor) and x.device.type == "cpu" for x in args)
+        if from_host and isinstance(found, Tensor) and found.device == META:
+            self.noted.append(str(func))
+        return found
+
+
+@pytest.mark.parametrize("source_bos", [True, False])
+@pytest.mark.parametrize("name", [*get_args(TaskName), "file"])
+def test_tokens_known_beforehand_are_those_that_are_there(tmp_path: Path, name, source_bos):
+    """So that no step counts them on the device."""
+    data = {"symbols": 9, "train_length": [3, 14]}
+    if name == "file":
+        path = tmp_path / "pairs.tsv"
+        path.write_text("".join(f"{'a ' * (n % 7)}b\t{'c ' * (n % 11)}\n" for n in range(300)))
+        data = {"files": {"train": str(path)}, "symbols": None, "train_length": None}
+    config = config_of(
+        None if name == "file" else name,
+        data=data | {"batch_tokens": 512},
+        model={"positions": "sinusoidal", "source_bos": source_bos},
+    )
+    for batch, _ in islice(training_batches(open_dataset(config), config), 40):
+        assert batch.known is not None
+        counted = Batch(*batch)
+        assert counted.known is None
+        assert batch.target_tokens == counted.target_tokens == (batch.tgt_out != PAD_ID).sum()
+        assert batch.real_tokens == counted.real_tokens > batch.target_tokens
+
+
+@pytest.mark.parametrize(
+    "scheme",
+    [{"positions": name} for name in ("anchored", "sinusoidal", "learned", "none", "rotary", "t5")]
+    + [EVERY_ANCHOR],
+    ids=str,
+)
+def test_a_step_reads_nothing_back_and_sends_nothing(tmp_path: Path, monkeypatch, scheme):
+    """Forward, loss, backward, clipping and AdamW of two batches, all without numbers."""
+    monkeypatch.setattr(torch, "autocast", lambda *_, **__: contextlib.nullcontext())
+    config = config_of(
+        "addition",
+        data={"train_length": [3, 6], "batch_tokens": 256},
+        model={**scheme, "dropout": 0.1},
+        train={"accumulate": 2, "warmup_steps": 0, "label_smoothing": 0.1},
+    )
+    source = open_dataset(config)
+    trainer = Trainer(config, source, tmp_path / "run", META, "fp32")
+    dealt = [(batch.to(META), n) for batch, n in islice(training_batches(source, config), 2)]
+    tokens = sum(batch.target_tokens for batch, _ in dealt)
+    trainer._step(dealt)  # makes the tables of positions, once
+    with Sends() as sends, monkeypatch.context() as patch:
+        patch.setattr(torch, "tensor", lambda *_, **__: sends.noted.append("torch.tensor"))
+        trainer._step(dealt)
+    assert trainer.progress.step == 2 and trainer.progress.target_tokens == 2 * tokens
+    assert not sends.noted
 
 
 def test_precision_auto_follows_the_device_and_the_width(monkeypatch):

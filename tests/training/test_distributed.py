@@ -11,24 +11,121 @@ from pathlib import Path
 
 import pytest
 import torch
-from conftest import call, config_of, made_once, tiny_yaml
-from distributed_scenarios import SCENARIOS, SHRUNK, STEPS, train_all, trainer_of
+from conftest import call, config_of, made_once, tensors_of, tiny_yaml
 from forked import COMMAND, Ended, Forked
 
 from toytrans.config.load import load_config
-from toytrans.data.batches import training_batches
 from toytrans.data.open import open_dataset
 from toytrans.errors import UserError
-from toytrans.tokens import PAD_ID
 from toytrans.training.checkpoint import load_checkpoint
-from toytrans.training.distributed import DistributedContext, init_distributed
-from toytrans.training.run import RunFolder
+from toytrans.training.devices import tune_process
+from toytrans.training.distributed import SINGLE_PROCESS, DistributedContext, init_distributed
+from toytrans.training.run import RunFolder, create_run
+from toytrans.training.trainer import Trainer
 
 HERE = Path(__file__).parent
 FAILS_SOON = f"from toytrans.cli import reporter; reporter.SECONDS_FOR_REPORTER = 0.5; {COMMAND}"
 """The command, whose silent process does not wait long for the one that prints the error."""
 
-IN_TWO = "from distributed_scenarios import in_two_processes; in_two_processes()"
+IN_TWO = "from test_distributed import in_two_processes; in_two_processes()"
+
+# What one process and two train ----------------------------------------------------------------
+
+SMALL = {"batch_tokens": 256, "train_length": [1, 8], "valid_examples": 51}
+STEPS, SHRUNK = 24, 11
+"""Of the longer scenarios, and after how many of them one process goes on alone."""
+
+SCENARIOS: dict[str, dict] = {
+    "fp64": {"train": {"max_steps": STEPS, "eval_every": 16}},
+    "fp32": {"train": {"max_steps": STEPS, "eval_every": 16, "precision": "fp32"}},
+    "few rows": {"data": SMALL | {"batch_tokens": 20, "valid_examples": 1}},
+    "by hand": {"model": {"backward": "by_hand"}, "train": {"accumulate": 2}},
+    "bf16": {"train": {"precision": "bf16"}},
+}
+"""Under which one process and two have the same losses."""
+
+DROPOUT = {
+    "model": {"dropout": 0.2},
+    "train": {"max_steps": 24, "eval_every": 6, "log_every": 4, "precision": "fp32"},
+}
+
+
+def trainer_of(run: Path, context: DistributedContext = SINGLE_PROCESS, **sections) -> Trainer:
+    train = {"max_steps": 6, "eval_every": 6, "log_every": 1, "precision": "fp64"}
+    train |= sections.get("train", {})
+    data = SMALL | sections.get("data", {})
+    config = config_of("reverse", **(sections | {"train": train, "data": data}))
+    source = open_dataset(config)
+    context.on_main(lambda: create_run(run, config, source.facts, {}))
+    return Trainer(config, source, run, torch.device("cpu"), config.train.precision, context)
+
+
+def train_all(folder: Path, context: DistributedContext = SINGLE_PROCESS) -> None:
+    for name, sections in SCENARIOS.items():
+        list(trainer_of(folder / name, context, **sections).train())
+
+
+def train_until(trainer: Trainer, step: int, rank: int) -> None:
+    """Stop after a step because one process was told to."""
+    take_step = trainer._step
+
+    def interrupted(dealt) -> None:
+        take_step(dealt)
+        trainer.interrupted = trainer.progress.step == step and trainer.context.rank == rank
+
+    trainer._step = interrupted
+    list(trainer.train())
+    assert trainer.stop_reason == "interrupted" and trainer.progress.step == step
+
+
+def interrupt_and_resume(folder: Path, context: DistributedContext) -> None:
+    list(trainer_of(folder / "dropout", context, **DROPOUT).train())
+    train_until(trainer_of(folder / "interrupted", context, **DROPOUT), step=9, rank=1)
+    again = trainer_of(folder / "interrupted", context, **DROPOUT)
+    assert again.resume() == ["resumed at step 9"]
+    list(again.train())
+    train_until(trainer_of(folder / "shrunk", context, **SCENARIOS["fp64"]), step=SHRUNK, rank=1)
+
+
+def errors(context: DistributedContext) -> dict[str, object]:
+    """What this process sees of a UserError of the first, of the other, and of unlike values."""
+    seen: dict[str, object] = {}
+
+    def fail() -> None:
+        raise UserError(f"of {context.rank}")
+
+    def drawn() -> float:
+        context.seed(0, 7)
+        return float(torch.rand(()))
+
+    attempts = {
+        "first": lambda: context.on_main(fail),
+        "all": lambda: context.on_all(fail),
+        "last": lambda: context.on_all(fail if context.rank else lambda: None),
+        "unlike": lambda: context.require_equal(config=1, data=context.rank),
+        "made": lambda: context.on_main(lambda: {"rank": context.rank}),
+        "clock": lambda: context.agree(1.0 + context.rank, bool(context.rank)),
+        "drawn": lambda: context.gather(drawn()),
+    }
+    for name, attempt in attempts.items():
+        try:
+            seen[name] = attempt()
+        except UserError as error:
+            seen[name] = str(error)
+    return seen
+
+
+def in_two_processes() -> None:
+    """The program of each of two processes; its argument is the folder to write to."""
+    place = Path(sys.argv[1])
+    tune_process()  # as the command does, whose numbers are to be these
+    with init_distributed("cpu") as pair:
+        train_all(place, pair)
+        interrupt_and_resume(place, pair)
+        (place / f"errors-{pair.rank}.json").write_text(json.dumps(errors(pair)))
+
+
+# What is seen of it ------------------------------------------------------------------------------
 
 # In its first life the second process kills itself in step 15, after a checkpoint and a record.
 KILLED = """
@@ -115,27 +212,9 @@ def test_two_processes_have_the_losses_of_one(one, two, name):
     assert mine.pairs_used == other.pairs_used > 0
 
 
-def test_shards_are_the_batch():
-    """Of fewer rows than processes, too; pads fill up the rest."""
-    config = config_of("copy", data={"batch_tokens": 256})
-    batch, _ = next(training_batches(open_dataset(config), config))
-    for size in (2, 3, 5, 40):
-        shards = [batch.shard(rank, size) for rank in range(size)]
-        assert len({tuple(part.shape for part in shard) for shard in shards}) == 1
-        together = [torch.cat(parts) for parts in zip(*shards, strict=True)]
-        for whole, part in zip(batch, together, strict=True):
-            assert torch.equal(part[: len(whole)], whole)
-            assert (part[len(whole) :] == PAD_ID).all()
-
-
 def assert_same(ours: Path, theirs: Path) -> None:
     """Weights, moments and random states bit for bit, and the records."""
-    found, expected = load_checkpoint(ours, 24), load_checkpoint(theirs, 24)
-    for part in ("weights", "optimizer", "random"):
-        tensors, others = getattr(found, part), getattr(expected, part)
-        assert tensors.keys() == others.keys()
-        for name, tensor in tensors.items():
-            assert torch.equal(tensor, others[name]), name
+    assert tensors_of(ours, 24) == tensors_of(theirs, 24)
     assert without_time(ours) == without_time(theirs)
 
 
@@ -156,23 +235,21 @@ def test_a_run_goes_on_with_fewer_processes(two, one):
 
 
 def test_a_killed_process_is_started_again_and_nothing_shows(two, tmp_path):
-    """Under torchrun, without --resume; an older run of the config is left alone."""
+    """Under torchrun, which is told to resume."""
     (tmp_path / "killed.py").write_text(KILLED)
     (tmp_path / "c.yaml").write_text((two / "dropout" / "config.yaml").read_text())
-    (tmp_path / "runs" / "c").mkdir(parents=True)
-    words = "-m torch.distributed.run --nproc-per-node 2 --max-restarts 1 killed.py train --config"
+    words = "-m torch.distributed.run --nproc-per-node 2 --max-restarts 1 killed.py train c.yaml"
     done = subprocess.run(
-        [sys.executable, *words.split(), "c.yaml"],
+        [sys.executable, *words.split(), "--out", "r", "--resume"],
         cwd=tmp_path,
         capture_output=True,
         text=True,
         timeout=900,
     )
     assert done.returncode == 0, done.stderr
-    assert os.listdir(tmp_path / "runs" / "c") == []
-    assert_same(tmp_path / "runs" / "c-2", two / "dropout")
+    assert_same(tmp_path / "r", two / "dropout")
     lines = done.stderr.splitlines()
-    assert lines.count("runs/c-2: cpu, fp32, 2 processes") == 2, "once a life"
+    assert lines.count("r: cpu, fp32, 2 processes") == 2, "once a life"
     assert lines.count("resumed at step 12") == 1
     assert sum(line.startswith("toytrans: another process") for line in lines) == 1
     assert done.stdout.count("translations") == 1 and "Traceback" not in done.stderr
@@ -183,7 +260,7 @@ def test_a_killed_process_is_started_again_and_nothing_shows(two, tmp_path):
     counted = {"valid": 0, "test": 0}
     for split, pairs in table:
         counted[split] += int(pairs.replace(",", ""))
-    asked = load_config(tmp_path / "runs" / "c-2" / "config.yaml").data
+    asked = load_config(tmp_path / "r" / "config.yaml").data
     assert counted == {"valid": asked.valid_examples, "test": asked.test_examples}, "all, once"
 
 
@@ -228,27 +305,19 @@ def test_two_machines_that_share_no_folder_go_on_with_a_run(tmp_path):
     assert [path.name for path in folders[1].iterdir()] == ["c.yaml"]
 
 
-def test_the_environment_must_be_torchruns(monkeypatch):
-    for name, value in {"RANK": "0", "WORLD_SIZE": "two"}.items():
-        monkeypatch.setenv(name, value)
-    with pytest.raises(UserError, match="WORLD_SIZE=two"), init_distributed("cpu"):
-        pass
-    monkeypatch.setenv("WORLD_SIZE", "1")
-    with init_distributed("cpu") as context:
-        assert context.size == 1 and not torch.distributed.is_initialized()
-
-
 def test_each_process_has_a_gpu_of_its_own(monkeypatch):
-    taken = []
+    second = DistributedContext(rank=3, size=4, local=1)
+    assert [second.device(name) for name in ("auto", "cpu")] == ["cpu", "cpu"]
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
-    monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
-    monkeypatch.setattr(torch.cuda, "set_device", taken.append)
-    second = DistributedContext(rank=3, size=4, local_rank=1, local_size=2)
     assert [second.device(name) for name in ("auto", "cuda", "cpu")] == ["cuda:1", "cuda:1", "cpu"]
-    assert taken == [1, 1]
-    with pytest.raises(UserError, match="4 processes for 2 GPUs"):
-        DistributedContext(rank=3, size=4, local_rank=3, local_size=4).device("auto")
-    for name in ("cuda:0", "mps"):
-        with pytest.raises(UserError, match="one device for 4 processes"):
-            second.device(name)
+    with pytest.raises(UserError, match="cuda:0 is one device for 4 processes"):
+        second.device("cuda:0")
     assert DistributedContext().device("cuda:0") == "cuda:0"
+
+
+@pytest.mark.usefixtures("here")
+def test_restarts_go_on_or_are_refused(refused, monkeypatch: pytest.MonkeyPatch):
+    for name, value in {"RANK": 0, "WORLD_SIZE": 1, "TORCHELASTIC_MAX_RESTARTS": 1}.items():
+        monkeypatch.setenv(name, str(value))
+    assert "torchrun --max-restarts: add --resume" in refused("train", "c.yaml")
+    assert not Path("runs").exists()

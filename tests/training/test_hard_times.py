@@ -65,7 +65,7 @@ def test_a_directory_that_may_not_be_written(run, command: Command, request):
             path.chmod(0o755)
     request.getfixturevalue("unprivileged")
     answer = command("train", "--config", "c.yaml", "--out", "new")
-    assert answer.code == 2 and "new: cannot be made (Permission denied)" in answer.err
+    assert answer.code == 2 and "new: cannot be made (new: Permission denied)" in answer.err
     answer = command(*TRAIN, "--resume", "--set", "train.max_steps=10")
     assert (answer.code, answer.err.count("\n")) == (2, 1)
     assert "runs/c: metrics.jsonl cannot be written (Permission denied)" in answer.err
@@ -90,14 +90,6 @@ def raising(error: Exception):
     return fail
 
 
-def test_memory_that_runs_out_in_a_measurement(run, command: Command, monkeypatch):
-    monkeypatch.setattr("toytrans.evaluation._forced", raising(OUT[2]))
-    answer = command("eval", "runs/c")
-    assert (answer.code, answer.err.count("\n")) == (2, 1), answer.err
-    for words in ("toytrans: out of memory", "2.00 GiB", "data.batch_tokens", "lengths", "sizes"):
-        assert words in answer.err
-
-
 @pytest.mark.parametrize("error", OUT, ids=["python", "cpu", "cuda", "driver", "cublas"])
 def test_memory_that_runs_out_does_so_before_the_first_step(command, monkeypatch, error):
     monkeypatch.setattr(Update, "backward", raising(error))
@@ -106,12 +98,6 @@ def test_memory_that_runs_out_does_so_before_the_first_step(command, monkeypatch
     said = "toytrans: out of memory: the largest batch, 8 x (6 + 6) tokens, does not fit; lower "
     assert last_line(answer.err).startswith(said + "data.batch_tokens (128), the longest")
     assert RunFolder.open(Path("runs/c")).records == []
-
-
-def test_other_errors_of_torch_are_bugs_of_ours(command, monkeypatch):
-    monkeypatch.setattr(Update, "backward", raising(RuntimeError("can't allocate a name")))
-    answer = command(*TRAIN)
-    assert answer.code == 70 and "internal error (RuntimeError" in answer.err
 
 
 def test_memory_that_really_runs_out():
@@ -129,21 +115,6 @@ def test_memory_that_really_runs_out():
     assert done.code == 2, done.err
     assert "toytrans: out of memory" in last_line(done.err)
     assert not saved_steps(Path("runs/c"))
-
-
-@pytest.mark.parametrize("task", ["copy", "duplicate", "addition"])
-def test_the_largest_batch_comes_first_of_all(task):
-    config = config_of(task, data={"symbols": 9, "train_length": [3, 40], "batch_tokens": 500})
-    source = open_dataset(config)
-    found = largest_batch(source, config)
-
-    def scores(batch) -> int:
-        (rows, src_width), tgt_width = batch.src.shape, batch.tgt_out.shape[1]
-        return rows * (src_width + tgt_width) ** 2
-
-    dealt = [batch for batch, _ in itertools.islice(training_batches(source, config), 400)]
-    assert len({scores(batch) for batch in dealt}) > 5, "batches of many shapes"
-    assert max(map(scores, dealt)) == scores(found)
 
 
 def test_the_largest_batch_of_a_file_is_found_wherever_it_is(tmp_path):
@@ -175,3 +146,26 @@ def test_the_rehearsal_leaves_no_trace(tmp_path, monkeypatch):
         losses = [record["loss"] for record in trainer.train()]
         ends.append((losses, tensors_of(path)))
     assert ends[0] == ends[1]
+
+
+def test_memory_that_runs_out_in_a_measurement(run, command: Command, monkeypatch):
+    monkeypatch.setattr("toytrans.evaluation._forced", raising(OUT[2]))
+    answer = command("eval", "runs/c")
+    assert (answer.code, answer.err.count("\n")) == (2, 1), answer.err
+    for words in ("toytrans: out of memory", "2.00 GiB", "data.batch_tokens", "lengths", "sizes"):
+        assert words in answer.err
+
+
+@pytest.mark.parametrize("task", ["copy", "duplicate", "addition"])
+def test_the_largest_batch_comes_first_of_all(task):
+    config = config_of(task, data={"symbols": 9, "train_length": [3, 40], "batch_tokens": 500})
+    source = open_dataset(config)
+    found = largest_batch(source, config)
+
+    def scores(batch) -> int:
+        (rows, src_width), tgt_width = batch.src.shape, batch.tgt_out.shape[1]
+        return rows * (src_width + tgt_width) ** 2
+
+    dealt = [batch for batch, _ in itertools.islice(training_batches(source, config), 400)]
+    assert len({scores(batch) for batch in dealt}) > 5, "batches of many shapes"
+    assert max(map(scores, dealt)) == scores(found)

@@ -9,11 +9,14 @@ import torch
 from conftest import config_of
 from torch.nn import functional as F
 
+from toytrans.config.schema import TrainConfig
 from toytrans.data.batches import training_batches
 from toytrans.data.open import open_dataset
 from toytrans.model.transformer import Transformer
 from toytrans.training.checkpoint import saved_steps
+from toytrans.training.optimizer import AdamW, learning_rate
 from toytrans.training.run import RunFolder, create_run
+from toytrans.training.step import summed_loss
 from toytrans.training.trainer import Trainer
 
 CPU = torch.device("cpu")
@@ -152,11 +155,53 @@ def test_a_divergence_is_told_with_the_checkpoint_to_go_back_to(monkeypatch, com
     assert RunFolder.open(Path("run")).records[-1]["valid_loss"] is None
 
 
-@pytest.mark.parametrize("precision", ["bf16", "fp64"])
-def test_other_precisions_train(tmp_path, precision):
-    train = {"max_steps": 30, "lr": 0.01, "precision": precision}
-    trainer = trainer_of(tmp_path / "run", precision=precision, train=train)
-    losses = [record["loss"] for record in trainer.train()]
-    assert losses[-1] < losses[0]
-    dtype = {parameter.dtype for parameter in trainer.model.parameters()}
-    assert dtype == {torch.float64 if precision == "fp64" else torch.float32}
+def test_the_loss_ignores_pads_and_smooths_as_torch_does():
+    logits = torch.randn(2, 3, 5)
+    tgt_out = torch.tensor([[3, 2, 0], [4, 4, 2]])
+    real = tgt_out != 0
+    expected = F.cross_entropy(logits[real], tgt_out[real], reduction="sum", label_smoothing=0.1)
+    assert summed_loss(logits, tgt_out, 0.1).item() == pytest.approx(expected.item(), rel=1e-6)
+    changed = logits.clone()
+    changed[0, 2] += 100
+    assert summed_loss(changed, tgt_out).item() == summed_loss(logits, tgt_out).item()
+
+
+@pytest.mark.parametrize(
+    ("schedule", "expected"),
+    [
+        ("constant", [1, 1, 1]),
+        ("linear", [0.02 + 0.98 * 0.75, 0.02 + 0.98 * 0.5, 0.02]),
+        ("cosine", [0.02 + 0.98 * (1 + math.sqrt(0.5)) / 2, 0.02 + 0.98 * 0.5, 0.02]),
+        ("inverse_sqrt", [math.sqrt(10 / 35), math.sqrt(10 / 60), math.sqrt(10 / 110)]),
+    ],
+)
+def test_rates_rise_straight_and_fall_by_schedule(schedule, expected):
+    """In warm-up, and a quarter, half and all of the way behind it."""
+    config = TrainConfig(lr=1.0, max_steps=110, warmup_steps=10, schedule=schedule)
+    found = [learning_rate(step, config) for step in (1, 5, 10, 35, 60, 110)]
+    assert found == pytest.approx([0.1, 0.5, 1.0, *expected])
+
+
+def test_updates_are_those_of_torchs_class():
+    """Five updates with decay, at changing rates, one parameter without a gradient in two."""
+    ours, theirs = (torch.nn.Linear(4, 3) for _ in range(2))
+    theirs.load_state_dict(ours.state_dict())
+    adamw = AdamW(ours, weight_decay=0.1)
+    groups = [
+        {"params": [theirs.weight], "weight_decay": 0.1},
+        {"params": [theirs.bias], "weight_decay": 0.0},
+    ]
+    reference = torch.optim.AdamW(groups, betas=(0.9, 0.98), fused=True)
+    for step in range(5):
+        adamw.zero_grad()
+        reference.zero_grad()
+        x = torch.randn(7, 4)
+        for model in (ours, theirs):
+            y = model(x) if step % 2 else torch.nn.functional.linear(x, model.weight)
+            y.square().sum().backward()
+        for group in reference.param_groups:
+            group["lr"] = 0.1 / (step + 1)
+        adamw.step(0.1 / (step + 1))
+        reference.step()
+        assert torch.equal(ours.weight, theirs.weight) and torch.equal(ours.bias, theirs.bias)
+    assert not torch.equal(ours.bias, torch.nn.Linear(4, 3).bias)

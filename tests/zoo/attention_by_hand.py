@@ -65,30 +65,6 @@ class fused_attention_of_scaled_queries(_Model):
             return F.scaled_dot_product_attention(q * self.scale, k, v, attn_mask=mask)
 
 
-@faulty("scale", says="encoder.0.self_attn.heads.0: scores are q k times")
-class a_head_a_module_by_the_models_width(_Model):
-    """Each head is a module of its own, and divides by the root of what it is given."""
-
-    class attention(nn.Module):
-        def __init__(self):
-            super().__init__()
-            self.heads = nn.ModuleList(_Head() for _ in range(HEADS))
-            self.join = nn.Linear(WIDTH, WIDTH)
-
-        def forward(self, x, memory, mask):
-            return self.join(torch.cat([head(x, memory, mask[:, 0]) for head in self.heads], -1))
-
-
-class _Head(nn.Module):
-    def __init__(self):
-        super().__init__()
-        self.a, self.b, self.c = (nn.Linear(WIDTH, HEAD, bias=False) for _ in range(3))
-
-    def forward(self, x, memory, mask):
-        scores = self.a(x) @ self.b(memory).transpose(-2, -1) * x.shape[-1] ** -0.5
-        return scores.masked_fill(~mask, -1e9).softmax(-1) @ self.c(memory)
-
-
 @faulty("scale", says="nothing scales the scores")
 class no_scale_by_hand(_Model):
     """Nothing scales the scores."""
@@ -113,15 +89,6 @@ class closed_by_minus_a_trillionth(_Model):
         fill = -1e-12
 
 
-@faulty("scale", says="closed scores hold -1e-12, which closes nothing")
-class minus_a_trillionth_added(_Model):
-    """The same, multiplied with the mask and added."""
-
-    class attention(Hand):
-        def close(self, scores, mask):
-            return scores + (1 - mask.to(scores)) * -1e-12
-
-
 @faulty("scale", says="closed scores hold -1, which closes nothing")
 class minus_one_in_fused_attention(_Model):
     """A mask of 0 and -1 is passed to F.scaled_dot_product_attention."""
@@ -130,15 +97,6 @@ class minus_one_in_fused_attention(_Model):
         def attend(self, q, k, v, mask):
             added = -(~mask).to(q).expand(len(q), 1, q.shape[2], k.shape[2])
             return F.scaled_dot_product_attention(q, k, v, attn_mask=added)
-
-
-@faulty("scale", says="another axis than the keys")
-class softmax_over_the_first_axis_but_one(_Model):
-    """F.softmax(scores, dim=1): over the heads."""
-
-    class attention(Hand):
-        def weigh(self, scores):
-            return F.softmax(scores, dim=1)
 
 
 @faulty("scale", says="another axis than the keys")
@@ -185,14 +143,6 @@ class scale_on_both(_Model):
     class attention(Hand):
         def scores(self, q, k):
             return (q * HEAD**-0.25) @ (k * HEAD**-0.25).mT
-
-
-@sound(scale=1)
-class no_scale_that_is_declared(_Model):
-    """Nothing scales the scores, and the model says so."""
-
-    class attention(Hand):
-        scale = 1
 
 
 @sound(says="give scale=1")

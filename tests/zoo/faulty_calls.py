@@ -3,11 +3,7 @@
 import torch
 
 from . import SYMBOLS, faulty
-from .parts import (
-    Translator,
-    ahead,
-    real,
-)
+from .parts import Translator, ahead, real
 
 SEEN = "pads future rows"
 
@@ -16,33 +12,16 @@ SEEN = "pads future rows"
 class one_row_without_a_pad_mask(Translator):
     """A short cut for batches of one row, which are taken to hold no pads."""
 
-    def source_mask(self, src, number):
+    def keys(self, src, number):
         return (real(src) | torch.tensor(len(src) == 1))[:, None, None]
-
-    cross_mask = lambda self, src, tgt, number: self.source_mask(src, number)  # noqa: E731
-
-
-@faulty("pads rows")
-class last_row_without_a_pad_mask_where_alone(Translator):
-    """The row left over of pairs of rows is not masked."""
-
-    def source_mask(self, src, number):
-        mask = real(src).clone()
-        if len(src) % 2:
-            mask[-1] = True
-        return mask[:, None, None]
-
-    cross_mask = lambda self, src, tgt, number: self.source_mask(src, number)  # noqa: E731
 
 
 @faulty("source", start_id=None, eos_id=None)
 class one_symbol_closed_where_little_is_known(Translator):
     """An ordinary symbol, 9, is closed, and neither start nor end is given."""
 
-    def source_mask(self, src, number):
+    def keys(self, src, number):
         return (real(src) & (src != 9))[:, None, None]
-
-    cross_mask = lambda self, src, tgt, number: self.source_mask(src, number)  # noqa: E731
 
 
 @faulty("calls rows")

@@ -3,11 +3,7 @@
 import torch
 
 from . import faulty
-from .parts import (
-    Attention,
-    Translator,
-    triangle,
-)
+from .parts import Attention, Translator, triangle
 
 SEEN = "future"
 """The checks that a change of the future reaches."""

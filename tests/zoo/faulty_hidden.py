@@ -3,35 +3,11 @@
 import torch
 from torch import nn
 
-from . import SYMBOLS, faulty
-from .parts import (
-    HEADS,
-    WIDTH,
-    Embedding,
-    Layer,
-    Translator,
-    ahead,
-    real,
-    triangle,
-)
+from . import faulty
+from .parts import WIDTH, Embedding, Translator, ahead
+from .sound_torch import Torchs
 
 SEEN = "future"
-
-
-@faulty(SEEN)
-class no_triangle_under_rezero(Translator):
-    """No triangle, and branches that are scaled by zeros as long as nothing is learned."""
-
-    class layer(Layer):
-        def __init__(self, attention, cross):
-            super().__init__(attention, cross)
-            self.alpha = nn.Parameter(torch.zeros(()))
-
-        def branch(self, x, norm, sublayer):
-            return x + self.alpha * self.dropout(sublayer(norm(x)))
-
-    def target_mask(self, tgt, number):
-        return real(tgt)[:, None, None]
 
 
 class _Padded(Translator):
@@ -53,43 +29,6 @@ class _Padded(Translator):
 @faulty(SEEN, vocabulary_size=32, says="sees the future")
 class leak_beside_minus_a_billion(_Padded):
     """A leak of a thousandth in logits of which 19 of 32 are -1e9."""
-
-
-@faulty(SEEN, vocabulary_size=32, says="sees the future")
-class leak_beside_minus_infinity(_Padded):
-    """The same leak beside -inf."""
-
-    closed = -torch.inf
-
-
-@faulty(SEEN, vocabulary_size=32, embedding=True)
-def leak_beside_minus_a_billion_in_fp32():
-    """The same leak behind a plain function, in single precision."""
-    model = leak_beside_minus_a_billion().eval()
-    return {"model": lambda src, tgt: model(src, tgt), "embedding": (model.source, model.target)}
-
-
-class Torchs(nn.Module):
-    """nn.Transformer with masks to be spoilt; True = blocked."""
-
-    def __init__(self, batch_first=True):
-        super().__init__()
-        sizes = (WIDTH, HEADS, 1, 1, 2 * WIDTH)
-        self.transformer = nn.Transformer(*sizes, dropout=0.1, batch_first=batch_first)
-        self.source, self.target = Embedding(), Embedding()
-        self.head = nn.Linear(WIDTH, SYMBOLS)
-
-    def masks(self, src, tgt):
-        pads, future = ~real(src), ~triangle(tgt.shape[1])
-        return {
-            "tgt_mask": future,
-            "src_key_padding_mask": pads,
-            "memory_key_padding_mask": pads,
-        }
-
-    def forward(self, src, tgt):
-        x, y = self.source(src), self.target(tgt)
-        return self.head(self.transformer(x, y, **self.masks(src, tgt)))
 
 
 @faulty(SEEN)

@@ -4,10 +4,9 @@ import math
 
 import torch
 from torch import nn
-from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
 
 from . import faulty, sound
-from .parts import WIDTH, Attention, Embedding, Translator, real, waves
+from .parts import WIDTH, Attention, Translator, real
 from .sound_batches import filled, given, make_batch
 
 SEEN = "pads rows"
@@ -29,10 +28,7 @@ class pad_mask_of_the_target(Translator):
 class pad_mask_of_another_id(Translator):
     """The pad id is left at its default of -1, which no batch holds."""
 
-    def source_mask(self, src, number):
-        return (src != -1)[:, None, None]
-
-    def cross_mask(self, src, tgt, number):
+    def keys(self, src, number):
         return (src != -1)[:, None, None]
 
 
@@ -62,30 +58,6 @@ class recurrence_across_rows(Translator):
 
     def encode(self, src):
         return self.rnn(self.source(src))[0]
-
-
-@faulty("rows")
-class rows_sorted_and_left_so(_Recurrent):
-    """Rows are sorted by length for packing and never put back."""
-
-    def encode(self, src):
-        lengths, order = real(src).sum(1).clamp(min=1).sort(descending=True)
-        packed = pack_padded_sequence(self.source(src)[order], lengths, batch_first=True)
-        found = pad_packed_sequence(self.rnn(packed)[0], True, total_length=src.shape[1])
-        return found[0]
-
-
-@faulty("rows order")
-class places_by_row(Translator):
-    """The tutorial's places, made for (T, B, D), are fed (B, T, D): a place for each row."""
-
-    def __init__(self):
-        super().__init__()
-        self.source = Embedding(places=False)
-
-    def embed_source(self, src):
-        x = self.source(src)
-        return x + waves(torch.arange(len(src)))[:, None].to(x)
 
 
 class _OpenNowhere(Translator):

@@ -39,11 +39,6 @@ class places_counted_from_the_end(Translator):
         self.target = _FromTheEnd()
 
 
-@faulty()
-class places_counted_from_the_end_without_embedding(places_counted_from_the_end):
-    """The same, and no embedding is given."""
-
-
 @faulty(embedding=True)
 class places_counted_from_the_batchs_end(Translator):
     """Target places are counted from the end of the longest target."""
@@ -51,19 +46,6 @@ class places_counted_from_the_batchs_end(Translator):
     def embed_target(self, tgt):
         y = self.target.tokens(tgt)
         return y + waves(torch.arange(tgt.shape[1]).flip(0)).to(y)
-
-
-@faulty()
-class target_places_behind_the_source(Translator):
-    """Target places begin at the padded width of the source: pads move them."""
-
-    def decode(self, src, tgt, memory):
-        places = waves(src.shape[1] + torch.arange(tgt.shape[1]))
-        y = self.target.tokens(tgt) + places.to(memory)
-        for layer in self.decoder:
-            masks = self.target_mask(tgt, 0), memory, self.cross_mask(src, tgt, 0)
-            y = layer(y, *masks)
-        return self.decoder_norm(y)
 
 
 @faulty("order", is_long=True)

@@ -36,18 +36,8 @@ class pad_mask_cached_by_shape(Translator):
         super().__init__()
         self.kept = {}
 
-    def source_mask(self, src, number):
+    def keys(self, src, number):
         return self.kept.setdefault(tuple(src.shape), real(src)[:, None, None])
-
-    def cross_mask(self, src, tgt, number):
-        return self.source_mask(src, number)
-
-
-@faulty()
-def pad_mask_cached_by_shape_in_a_function():
-    """The same behind a plain function, of which nothing can be copied."""
-    model = pad_mask_cached_by_shape().eval()
-    return {"model": lambda src, tgt: model(src, tgt)}
 
 
 @faulty(SEEN)

@@ -1,11 +1,10 @@
 """Faults of the loss, of the batch, and of the layers' structure."""
 
 import torch
-from torch import nn
 from torch.nn import functional as F
 
 from . import END, PAD, START, faulty
-from .parts import WIDTH, Attention, Layer, Translator
+from .parts import Attention, Layer, Translator
 from .sound_batches import filled, given, make_batch, mean_loss
 
 
@@ -148,24 +147,6 @@ def no_softmax_at_all():
     return given(loss=loss)
 
 
-@faulty("scale")
-class no_scale(Translator):
-    """Scores are not divided by the root of the head's width."""
-
-    class attention(Attention):
-        def scores(self, q, k):
-            return q @ k.mT
-
-
-@faulty("scale")
-class scale_squared(Translator):
-    """Scores are divided by the head's width, not by its root."""
-
-    class attention(Attention):
-        def scores(self, q, k):
-            return q @ k.mT / q.shape[-1]
-
-
 @faulty("sublayers")
 class no_residual(Translator):
     """Sub-layers replace their input."""
@@ -173,16 +154,6 @@ class no_residual(Translator):
     class layer(Layer):
         def branch(self, x, norm, sublayer):
             return self.dropout(sublayer(norm(x)))
-
-
-@faulty("sublayers")
-class no_residual_in_the_decoder(Translator):
-    """The decoder's cross-attention replaces its input."""
-
-    class layer(Layer):
-        def branch(self, x, norm, sublayer):
-            is_cross = norm is getattr(self, "encoder_attn_norm", None)
-            return sublayer(norm(x)) if is_cross else super().branch(x, norm, sublayer)
 
 
 class _Bypassed(Layer):
@@ -196,54 +167,6 @@ class feed_forward_is_not_added(Translator):
     """The feed-forward layer runs, and its result is dropped."""
 
     layer = _Bypassed
-
-
-@faulty("sublayers")
-class feed_forward_of_one_layer_is_not_added(Translator):
-    """The second decoder layer's feed-forward is bypassed."""
-
-    depth = 2
-
-    def __init__(self):
-        super().__init__()
-        self.decoder[1] = _Bypassed(Attention, True)
-
-
-@faulty("order sublayers")
-class second_encoder_layer_starts_over(Translator):
-    """Each encoder layer is fed the first layer's normed output of a constant."""
-
-    depth = 2
-
-    def encode(self, src):
-        x = self.embed_source(src)
-        for layer in self.encoder:
-            found = layer(x, self.source_mask(src, 0))
-        return self.encoder_norm(found - x) * 0 + self.encoder_norm(torch.ones_like(x))
-
-
-@faulty("future")
-class norm_of_the_whole_batch(Translator):
-    """F.layer_norm over all of (T, D)."""
-
-    def embed_target(self, tgt):
-        y = self.target(tgt)
-        return F.layer_norm(y, y.shape[1:])
-
-
-@faulty("pads rows")
-class pads_by_value(Translator):
-    """Pads are found by embeddings that are zero, and places were added before."""
-
-    def __init__(self):
-        super().__init__()
-        self.source.tokens = nn.Embedding(20, WIDTH, padding_idx=PAD)
-
-    def source_mask(self, src, number):
-        return (self.source(src) != 0).any(-1)[:, None, None]
-
-    def cross_mask(self, src, tgt, number):
-        return self.source_mask(src, number)
 
 
 @faulty("pads")

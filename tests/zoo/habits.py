@@ -2,12 +2,11 @@
 
 import torch
 from torch import nn
-from torch.nn import functional as F
 
 from toytrans.checks.adapters import TorchTransformer
 
 from . import END, PAD, START, SYMBOLS, faulty, sound
-from .parts import WIDTH, Attention, Embedding, Layer, Translator, real, triangle
+from .parts import WIDTH, Attention, Embedding, Layer, Translator, triangle
 from .sound_batches import filled, make_batch, mean_loss
 
 
@@ -44,35 +43,6 @@ def closed_gates_and_decoding():
     return {"model": model, "generate": lambda src, tgt: model.eval()(src, tgt)}
 
 
-FIXED = 80
-
-
-class _Fixed(Translator):
-    """Sources are filled up to a fixed width inside, as with a maximum length of sentences."""
-
-    more = 0
-
-    def forward(self, src, tgt):
-        return super().forward(F.pad(src, (0, FIXED - src.shape[1]), value=PAD), tgt)
-
-    def source_mask(self, src, number):
-        return (torch.arange(FIXED) < real(src).sum(1, keepdim=True) + self.more)[:, None, None]
-
-    def cross_mask(self, src, tgt, number):
-        return self.source_mask(src, number)
-
-
-@faulty("pads", max_length=72)
-def one_pad_seen_and_another_embedding_given():
-    """The same where the embedding given is that of the target alone."""
-
-    class Model(_Fixed):
-        more = 1
-
-    model = Model()
-    return {"model": model, "embedding": model.target}
-
-
 class _Places(nn.Module):
     """Embeddings of tokens and of places."""
 
@@ -94,48 +64,6 @@ def in_bf16_of_some_width():
     return {"model": lambda src, tgt: model(src, tgt)}
 
 
-class _Linears(Attention):
-    """Its four projections are in one list."""
-
-    def __init__(self):
-        nn.Module.__init__(self)
-        self.linears = nn.ModuleList(nn.Linear(WIDTH, WIDTH) for _ in range(4))
-
-    q_proj = property(lambda self: self.linears[0])
-    k_proj = property(lambda self: self.linears[1])
-    v_proj = property(lambda self: self.linears[2])
-    out_proj = property(lambda self: self.linears[3])
-
-
-class _FeedForward(nn.Module):
-    def __init__(self):
-        super().__init__()
-        self.w_1, self.w_2 = nn.Linear(WIDTH, 2 * WIDTH), nn.Linear(2 * WIDTH, WIDTH)
-
-    def forward(self, x):
-        return self.w_2(self.w_1(x).relu())
-
-
-class _Annotated(Layer):
-    def __init__(self, attention, cross):
-        super().__init__(attention, cross)
-        del self.fc1, self.fc2
-        self.feed_forward = _FeedForward()
-
-    feed_forward = property(lambda self: self._modules["feed_forward"])
-
-
-@faulty("sublayers")
-class annotated_names_without_residuals(Translator):
-    """The same without x + sublayer(x)."""
-
-    attention = _Linears
-
-    class layer(_Annotated):
-        def branch(self, x, norm, sublayer):
-            return sublayer(norm(x))
-
-
 class _Decoder(nn.Module):
     """One stream of ids, causal."""
 
@@ -151,12 +79,6 @@ class _Decoder(nn.Module):
 
 def _decoder(**others):
     return {"model": _Decoder(), "kind": "decoder", "batch": make_batch, "loss": mean_loss} | others
-
-
-@faulty("loss")
-def a_decoder_whose_pads_are_scored():
-    """The loss ignores no label."""
-    return _decoder(loss=lambda logits, labels: F.cross_entropy(logits.mT, labels))
 
 
 @faulty("labels")

@@ -58,19 +58,6 @@ def two_berts():
     return hf.EncoderDecoderModel(hf.EncoderDecoderConfig.from_encoder_decoder_configs(*halves))
 
 
-@faulty("future", start_id=1, eos_id=2)
-def two_berts_without_a_triangle():
-    """The decoder's config was changed back to is_decoder = False after it was built."""
-    model = two_berts()
-    for module in model.decoder.modules():
-        for name in ("is_decoder", "is_causal"):
-            if getattr(module, name, None) is True:
-                setattr(module, name, False)
-    model.config.decoder.is_decoder = model.decoder.config.is_decoder = False
-    model.config.decoder.is_causal = model.decoder.config.is_causal = False
-    return model
-
-
 @faulty("future")
 def llama_that_is_not_causal():
     """Llama with is_causal = False in its attention, and no mask made for it."""
@@ -87,32 +74,6 @@ def bloom():
     """Bloom: ALiBi counted from the attention mask, no position_ids."""
     sizes = {"vocab_size": 30, "hidden_size": 16, "n_layer": 2, "n_head": 2}
     return hf.BloomForCausalLM(hf.BloomConfig(**sizes, pad_token_id=0))
-
-
-@faulty("pads")
-def bloom_that_ignores_its_mask():
-    """Bloom, which takes no position_ids, that is passed a mask of ones."""
-
-    class Ignoring(hf.BloomForCausalLM):
-        def forward(self, input_ids=None, attention_mask=None, **named):
-            ones = torch.ones_like(attention_mask)
-            return super().forward(input_ids=input_ids, attention_mask=ones, **named)
-
-    sizes = {"vocab_size": 30, "hidden_size": 16, "n_layer": 2, "n_head": 2}
-    return Ignoring(hf.BloomConfig(**sizes, pad_token_id=0))
-
-
-@faulty("future")
-def gpt_neox_that_sees_the_future():
-    """GPT-NeoX with a leak from the next place."""
-
-    class Leaking(hf.GPTNeoXForCausalLM):
-        def forward(self, *args, **named):
-            found = super().forward(*args, **named)
-            found.logits = found.logits + 0.01 * found.logits.roll(-1, 1)
-            return found
-
-    return Leaking(hf.GPTNeoXConfig(**ONE))
 
 
 @faulty()

@@ -153,12 +153,16 @@ class Translator(nn.Module):
     def embed_target(self, tgt: Tensor) -> Tensor:
         return self.target(tgt)
 
-    def source_mask(self, src: Tensor, number: int) -> Tensor:
+    def keys(self, src: Tensor, number: int) -> Tensor:
+        """What encoder and decoder may see of the source."""
         return real(src)[:, None, None]
+
+    def source_mask(self, src: Tensor, number: int) -> Tensor:
+        return self.keys(src, number)
 
     def target_mask(self, tgt: Tensor, number: int) -> Tensor:
         """The triangle alone: pads stand behind all that is real."""
         return triangle(tgt.shape[1])[None, None]
 
     def cross_mask(self, src: Tensor, tgt: Tensor, number: int) -> Tensor:
-        return real(src)[:, None, None]
+        return self.keys(src, number)

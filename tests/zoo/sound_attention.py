@@ -6,14 +6,7 @@ import torch
 from torch import nn
 
 from . import sound
-from .parts import (
-    HEADS,
-    WIDTH,
-    Attention,
-    Embedding,
-    Translator,
-    waves,
-)
+from .parts import HEADS, WIDTH, Attention, Embedding, Translator, waves
 
 
 def _distances(q, k):

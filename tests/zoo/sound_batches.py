@@ -5,7 +5,7 @@ from torch import nn
 from torch.nn import functional as F
 
 from . import END, PAD, START, SYMBOLS, sound
-from .parts import WIDTH, Embedding, Translator, triangle, waves
+from .parts import WIDTH, Embedding, Translator
 
 
 def filled(rows, value=PAD, left=False, width=0):
@@ -39,14 +39,6 @@ def cross_entropy():
 
 
 @sound()
-def class_weights_with_a_heavy_end():
-    """The end weighs five times as much."""
-    weight = torch.ones(SYMBOLS)
-    weight[END] = 5.0
-    return given(loss=lambda logits, labels: mean_loss(logits, labels, weight=weight.to(logits)))
-
-
-@sound()
 def one_against_the_rest():
     """Binary cross entropy of each symbol."""
 
@@ -68,51 +60,12 @@ def pad_that_is_the_end():
         return src, tgt_in, filled([[*t, END] for _, t in pairs], -100)
 
     class Model(Translator):
-        def source_mask(self, src, number):
+        def keys(self, src, number):
             after = (src == END).cumsum(1) - (src == END).long()
             return (after == 0)[:, None, None]
 
-        def cross_mask(self, src, tgt, number):
-            return self.source_mask(src, number)
-
     loss = lambda a, b: F.cross_entropy(a.mT, b, ignore_index=-100)  # noqa: E731
     return given(model=Model(), batch=batch, loss=loss, pad_id=END)
-
-
-@sound()
-def a_fixed_width():
-    """Batches are always 70 places wide, longer ones as they are."""
-    return given(batch=lambda pairs: make_batch(pairs, width=70))
-
-
-class _AnyPads(Translator):
-    """Pads may stand on either side; places count what is real; another id may be the pad."""
-
-    source_pad, target_pad = PAD, PAD
-
-    def __init__(self):
-        super().__init__()
-        self.source, self.target = _Counted(), _Counted()
-        self.source.pad, self.target.pad = self.source_pad, self.target_pad
-
-    def source_mask(self, src, number):
-        return (src != self.source_pad)[:, None, None]
-
-    def cross_mask(self, src, tgt, number):
-        return self.source_mask(src, number)
-
-    def target_mask(self, tgt, number):
-        return triangle(tgt.shape[1]) & (tgt != self.target_pad)[:, None, None]
-
-
-class _Counted(Embedding):
-    def places(self, ids):
-        return waves(((ids != self.pad).cumsum(1) - 1).clamp(min=0))
-
-
-@sound()
-class right_pads_by_count(_AnyPads):
-    """The same model with pads to the right."""
 
 
 class _Spelled(Embedding):

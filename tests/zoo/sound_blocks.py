@@ -1,10 +1,9 @@
 """Sound layers: other norms, branches, feed-forwards, and ways to share weights."""
 
-import torch
 from torch import nn
 
 from . import sound
-from .parts import WIDTH, Embedding, Layer, Translator
+from .parts import Layer, Translator
 
 
 def _of_layers(layer):
@@ -43,33 +42,3 @@ def parallel_branches():
             return y + self.encoder_attn(self.encoder_attn_norm(y), memory, cross_mask)
 
     return _of_layers(Parallel)
-
-
-@sound()
-class no_places_in_the_decoder(Translator):
-    """The decoder's triangle alone tells it order (NoPE)."""
-
-    def __init__(self):
-        super().__init__()
-        self.target = Embedding(places=False)
-
-
-class _Learned(Embedding):
-    limit = 80
-
-    def __init__(self):
-        super().__init__(places=False)
-        self.table = nn.Embedding(self.limit, WIDTH)
-
-    def forward(self, ids):
-        return super().forward(ids) + self.table(torch.arange(ids.shape[1]))
-
-
-@sound("PASS or cannot judge")
-class learned_places_of_thirty(Translator):
-    """A table of 30 learned places, which is not told: longer inputs raise IndexError."""
-
-    def __init__(self):
-        super().__init__()
-        table = type("Table", (_Learned,), {"limit": 30})
-        self.source, self.target = table(), table()

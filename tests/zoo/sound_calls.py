@@ -1,10 +1,7 @@
 """Sound models that take their ids in a way of their own, or cost much at each call."""
 
-import torch
-from torch import nn
-
 from . import sound
-from .parts import WIDTH, Translator
+from .parts import Translator
 
 
 @sound(checks="pads rows", says="of one length in every batch")
@@ -17,26 +14,11 @@ class source_and_target_of_one_length(Translator):
         return super().forward(src, tgt)
 
 
-@sound()
-class a_learned_start(Translator):
-    """A vector of its own stands in the place of the start's embedding."""
-
-    def __init__(self):
-        super().__init__()
-        self.start = nn.Parameter(torch.randn(WIDTH))
-
-    def embed_target(self, tgt):
-        y = self.target(tgt)
-        return torch.cat((self.start.expand(len(y), 1, -1), y[:, 1:]), 1)
-
-
 class _OtherPad(Translator):
     """Sources are padded with 3, targets with 0."""
 
-    def source_mask(self, src, number):
+    def keys(self, src, number):
         return (src != 3)[:, None, None]
-
-    cross_mask = lambda self, src, tgt, number: self.source_mask(src, number)  # noqa: E731
 
 
 @sound("cannot judge", says="give source_pad_id=3")

@@ -1,16 +1,9 @@
 """Sound masks: windows, prefixes, registers, memories, and fused attention."""
 
-import torch
 from torch.nn import functional as F
 
 from . import sound
-from .parts import (
-    Attention,
-    Translator,
-    real,
-    split_heads,
-    triangle,
-)
+from .parts import Attention, Translator, real, split_heads
 
 
 @sound()
@@ -19,18 +12,6 @@ class pads_closed_as_queries_too(Translator):
 
     def source_mask(self, src, number):
         return real(src)[:, None, None] & real(src)[:, None, :, None]
-
-
-@sound()
-class local_blocks_of_the_past(Translator):
-    """Blocks of four, closed to the future inside, with the start seen by all."""
-
-    depth = 2
-
-    def target_mask(self, tgt, number):
-        places = torch.arange(tgt.shape[1])
-        near = places[:, None] // 4 - places // 4 <= 1
-        return (triangle(tgt.shape[1]) & (near | (places == 0)))[None, None]
 
 
 @sound()

@@ -48,18 +48,6 @@ def experts_one_for_each_token():
     return _of_layers(_Experts)
 
 
-@sound("PASS or cannot judge")
-def experts_with_noise_in_train_mode():
-    """The router's scores are noisy while training."""
-
-    class Noisy(_Experts):
-        def feed_forward(self, x):
-            noise = 0.1 * torch.randn_like(x) if self.training else 0.0
-            return super().feed_forward(x + noise)
-
-    return _of_layers(Noisy)
-
-
 @sound()
 class gradient_checkpointing(Translator):
     """Layers are computed again in the backward pass, in train mode."""

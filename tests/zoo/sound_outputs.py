@@ -32,14 +32,6 @@ class a_static_buffer(Translator):
         return self.room.setdefault(key, torch.empty_like(logits)).copy_(logits)
 
 
-@sound()
-class names_of_its_own(Translator):
-    """forward(input_ids, decoder_input_ids)."""
-
-    def forward(self, input_ids, decoder_input_ids):
-        return super().forward(input_ids, decoder_input_ids)
-
-
 class _Padded(Translator):
     """13 of 32 ids are real."""
 
@@ -58,13 +50,6 @@ class _Padded(Translator):
 @sound(vocabulary_size=32)
 class ids_closed_by_minus_a_billion(_Padded):
     """Ids without a symbol have logits of -1e9."""
-
-
-@sound(vocabulary_size=32)
-class ids_closed_by_minus_infinity(_Padded):
-    """Ids without a symbol have logits of -inf."""
-
-    closed = -torch.inf
 
 
 @sound()

@@ -61,26 +61,6 @@ class input_feeding(Recurrent):
         return torch.stack(found, 1)
 
 
-class _Mixing(Translator):
-    """`mix` reads the target's past in a way of its own, beside attention."""
-
-    def embed_target(self, tgt):
-        y = self.target(tgt)
-        return y + self.mix(y)
-
-
-@sound()
-class decaying_sum(_Mixing):
-    """A diagonal state-space scan, step by step."""
-
-    def mix(self, y):
-        state, found = torch.zeros_like(y[:, 0]), []
-        for x in y.unbind(1):
-            state = 0.9 * state + 0.1 * x
-            found.append(state)
-        return torch.stack(found, 1)
-
-
 @sound("PASS or cannot judge")
 class a_loop_without_a_cache(Translator):
     """Logits of each step from a pass over the prefix."""

@@ -43,77 +43,23 @@ class torchs_transformer(Torchs):
     """nn.Transformer, batch first, post-norm."""
 
 
-class _TimeFirst(Torchs):
-    """nn.Transformer as it comes: (T, B, D)."""
+@sound(batch_first=False)
+class torchs_transformer_time_first(Torchs):
+    """Ids (S, B) and (T, B) to logits (T, B, V), which is told."""
 
     options = {}
-
-    def forward(self, src, tgt):
-        x, y = self.source(src).transpose(0, 1), self.target(tgt).transpose(0, 1)
-        found = self.transformer(x, y, **self.masks(src, tgt))
-        return self.head(found).transpose(0, 1)
-
-
-@sound()
-class torchs_transformer_time_first_inside(_TimeFirst):
-    """nn.Transformer in its default layout, turned on the way in and out."""
-
-
-@sound(batch_first=False)
-class torchs_transformer_time_first(_TimeFirst):
-    """Ids (S, B) and (T, B) to logits (T, B, V), which is told."""
 
     def __init__(self):
         super().__init__()
         self.source, self.target = _FirstPlace(), _FirstPlace()
 
-    def forward(self, src, tgt):
-        x, y = self.source(src), self.target(tgt)
-        return self.head(self.transformer(x, y, **self.masks(src.mT, tgt.mT)))
+    def masks(self, src, tgt):
+        return super().masks(src.mT, tgt.mT)
 
 
 class _FirstPlace(Embedding):
     def forward(self, ids):
         return self.tokens(ids) + waves(torch.arange(len(ids)))[:, None].to(self.tokens.weight)
-
-
-@sound("PASS or cannot judge or refused", batch_first=None)
-class torchs_transformer_time_first_untold(torchs_transformer_time_first):
-    """The same, and nothing is told of it."""
-
-
-class _Multihead(nn.Module):
-    """nn.MultiheadAttention in the place of Attention."""
-
-    options = {"batch_first": True}
-
-    def __init__(self):
-        super().__init__()
-        self.inner = nn.MultiheadAttention(WIDTH, HEADS, **self.options)
-
-    def forward(self, x, memory, mask):
-        rows = mask.expand(len(x), HEADS, x.shape[1], memory.shape[1]).flatten(0, 1)
-        blocked = torch.zeros(rows.shape, dtype=x.dtype).masked_fill(~rows, -1e9)
-        return self.inner(x, memory, memory, attn_mask=blocked, need_weights=False)[0]
-
-
-@sound()
-class multihead_attention_of_other_widths(Translator):
-    """nn.MultiheadAttention with kdim and vdim."""
-
-    class attention(_Multihead):
-        options = {"batch_first": True, "kdim": WIDTH, "vdim": WIDTH}
-
-        def __init__(self):
-            nn.Module.__init__(self)
-            self.inner = nn.MultiheadAttention(WIDTH, HEADS, kdim=6, vdim=6, batch_first=True)
-            self.narrow = nn.Linear(WIDTH, 6)
-
-        def forward(self, x, memory, mask):
-            rows = mask.expand(len(x), HEADS, x.shape[1], memory.shape[1]).flatten(0, 1)
-            blocked = torch.zeros(rows.shape, dtype=x.dtype).masked_fill(~rows, -1e9)
-            keys = self.narrow(memory)
-            return self.inner(x, keys, keys, attn_mask=blocked)[0]
 
 
 @sound()
@@ -141,6 +87,23 @@ class _Scripted(nn.Module):
         y = y + F.scaled_dot_product_attention(y, y, y, attn_mask=past)
         scores = (y @ x.transpose(1, 2)).masked_fill((src == 0).unsqueeze(1), -1e9)
         return self.head(y + scores.softmax(-1) @ x)
+
+
+@sound()
+class multihead_attention_of_other_widths(Translator):
+    """nn.MultiheadAttention with kdim and vdim."""
+
+    class attention(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.inner = nn.MultiheadAttention(WIDTH, HEADS, kdim=6, vdim=6, batch_first=True)
+            self.narrow = nn.Linear(WIDTH, 6)
+
+        def forward(self, x, memory, mask):
+            rows = mask.expand(len(x), HEADS, x.shape[1], memory.shape[1]).flatten(0, 1)
+            blocked = torch.zeros(rows.shape, dtype=x.dtype).masked_fill(~rows, -1e9)
+            keys = self.narrow(memory)
+            return self.inner(x, keys, keys, attn_mask=blocked)[0]
 
 
 @sound(embedding=None)

@@ -4,7 +4,7 @@ A check changes what must not matter and looks for a difference, or changes what
 looks for none. This package knows torch alone; `adapters.toytrans` knows our own models.
 """
 
-from toytrans.checks.entry import check
+from toytrans.checks.plan import check
 from toytrans.checks.result import CHECKS, CheckFailed, Report, Result
 
 __all__ = ["CHECKS", "CheckFailed", "Report", "Result", "check"]

@@ -14,9 +14,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from toytrans.checks.copies import Copy, Counted, RoundedAgain, restored
+from toytrans.checks.modes import Counted, RoundedAgain, restored
 from toytrans.checks.result import CannotJudge
-from toytrans.checks.subject import Ids, NoAnswer, Symbols, wider
+from toytrans.checks.subject import Adapter, Ids, NoAnswer, Symbols, wider
 from toytrans.errors import UserError
 
 TOLERANCE = {torch.float64: 1e-9, torch.float32: 1e-5}
@@ -64,16 +64,17 @@ class Unsteady(UserError):
 
 
 class Batch:
-    """A padded batch of random symbols for a copy of a model, and how to ask it.
+    """A padded batch of random symbols for a model or a copy of one, and how to ask it.
 
     src (B, S), tgt_in (B, T), tgt_out (B, T) or None; real_source, real: which places are no pads;
     logits (B, T, V); of (B, T): the number of each real output, -1 at pads. kept: what several
-    checks of the batch share.
+    checks of the batch share. typical_logit: how large logits are; id_weight (V,): what each id's
+    differences are multiplied with; counted_ids (V,): those that ever change; jitter: how far two
+    answers are apart; work: of one answer.
     """
 
-    def __init__(self, of: Copy, setting: Setting) -> None:
-        self.copy, self.setting = of, setting
-        self.model, self.facts = of.model, of.model.facts
+    def __init__(self, model: Adapter, setting: Setting) -> None:
+        self.model, self.setting, self.facts = model, setting, model.facts
         self.random = torch.Generator().manual_seed(setting.seed)
         self.symbols = torch.tensor(self.facts.symbols())
         if len(self.symbols) < 2:
@@ -84,17 +85,26 @@ class Batch:
         self.pairs: Symbols = [
             (self.row(s), self.row(t)) for s, t in _lengths(setting.length, setting.rows)
         ]
-        self.src, self.tgt_in, self.tgt_out = self.model.batch(self.pairs)
-        if not self.facts.has_source:
-            self.src = self.src[:, :0]
-        self.ids = Ids(self.src, self.tgt_in)
+        self.ids, self.tgt_out = self.made_of(self.pairs)
+        self.src, self.tgt_in, _ = self.ids
         self.real = self.facts.real_inputs(self.tgt_in)
         self.real_source = self.facts.real_source(self.src)
         numbers = torch.arange(self.real.numel()).view(self.real.shape)
         self.of = numbers.masked_fill(~self.real, -1)
         self.kept: dict[Any, Any] = {}
-        self.logits = self._first_answer()
+        self._ask_first()
         self._measure()
+
+    def made_of(self, pairs: Symbols) -> tuple[Ids, Tensor | None]:
+        """What is asked of pairs, and the labels. A model of one stream has an empty source."""
+        src, tgt_in, tgt_out = self.model.batch(pairs)
+        return Ids(src if self.facts.has_source else src[:, :0], tgt_in), tgt_out
+
+    def pair(self, source: int, target: int) -> Ids:
+        """One pair of some symbols, without pads: (1, S), (1, T)."""
+        (src, tgt_in, _), _ = self.made_of([(self.row(source), self.row(target))])
+        real = self.facts.real_inputs(tgt_in)[0]
+        return Ids(src[:, self.facts.real_source(src)[0]], tgt_in[:, real])
 
     def row(self, length: int) -> list[int]:
         """Symbols of which no two neighbours are equal."""
@@ -111,8 +121,7 @@ class Batch:
 
     def one_by_one(self, ids: Tensor, places: Tensor) -> Tensor:
         """(J, L) copies of ids (L,), each with another symbol at one place."""
-        changed = ids.repeat(len(places), 1)
-        rows = torch.arange(len(places))
+        changed, rows = ids.repeat(len(places), 1), torch.arange(len(places))
         changed[rows, places] = self.other(changed[rows, places])
         return changed
 
@@ -125,14 +134,18 @@ class Batch:
         return torch.randn(like.shape, generator=self.random, dtype=torch.float64).to(like.dtype)
 
     @property
+    def precision(self) -> str:
+        return str(self.dtype).removeprefix("torch.")
+
+    @property
     def described(self) -> str:
         """Length, rows, mode and precision."""
-        precision = str(self.dtype).removeprefix("torch.")
-        mode = "train mode with dropout 0" if self.copy.training else "eval mode"
-        return f"length {self.setting.length}, {len(self.src)} rows, {mode}, {precision}"
+        mode = "train mode with dropout 0" if self.model.training else "eval mode"
+        return f"length {self.setting.length}, {len(self.src)} rows, {mode}, {self.precision}"
 
     # Answers -----------------------------------------------------------------------------------
 
+    @torch.no_grad()
     def ask(self, src: Tensor, tgt_in: Tensor, closed: Tensor | None = None) -> Tensor:
         """Logits (B, T, V), asked for a few rows at a time where they are many and long."""
         width = max(src.shape[1], tgt_in.shape[1])
@@ -140,19 +153,8 @@ class Batch:
         rows = max(1, min(each, LARGEST_SCORES // width**2))
         masks = [None] * len(tgt_in.split(rows)) if closed is None else closed.split(rows)
         parts = zip(src.split(rows), tgt_in.split(rows), masks, strict=True)
-        answers = [self._ask(*part) for part in parts]
+        answers = [self.model.ask(*part) for part in parts]
         return answers[0] if len(answers) == 1 else torch.cat(answers)
-
-    @torch.no_grad()
-    def _ask(self, src: Tensor, tgt_in: Tensor, closed: Tensor | None) -> Tensor:
-        """The answer to copies of the ids, which are compared with the ids afterwards."""
-        handed = {"src": src.clone(), "tgt_in": tgt_in.clone()}
-        with self.copy.without_dropout_and_with_state_kept():
-            logits = self.model.ask(handed["src"], handed["tgt_in"], closed)
-        for (name, left), ids in zip(handed.items(), (src, tgt_in), strict=True):
-            if not torch.equal(left, ids):
-                self.copy.overwritten.add(name)
-        return logits
 
     def moved(self, new: Tensor, old: Tensor) -> Tensor:
         """How far logits (..., V) moved: the largest over the ids that count."""
@@ -176,6 +178,37 @@ class Batch:
                 "zero? train a step, or give it other weights"
             )
 
+    def _ask_first(self) -> None:
+        """Ask for the logits twice, and once where torch's fast paths are off, to count the work;
+        and whether a batch with a few more pads is taken."""
+        facts, more = self.facts, APPENDED_PADS
+        try:
+            self.logits, again = (self.ask(*self.ids) for _ in range(2))
+            with Counted() as counted:
+                self.ask(*self.ids)
+        except NoAnswer as error:
+            places, ids = max(self.src.shape[1], self.tgt_in.shape[1]) + more, int(self.symbols[-1])
+            hint = (
+                f"; does it take {places} places (max_length=...), and ids up to {ids} on both "
+                "sides (source_size=..., or a smaller vocabulary_size)?"
+            )
+            raise NoAnswer(f"{error}{hint * ('IndexError' in str(error))}") from error
+        self.work = counted.work
+        if bool(self.logits[self.real].isnan().flatten(1).any(1).all()):
+            raise UserError(
+                f"{facts.name} answers an ordinary padded batch with NaN in every row; the "
+                "checks need numbers (a diverged checkpoint, or a mask that closes every key?)"
+            )
+        self.jitter = largest(apart(self.logits, again).nan_to_num())
+        src = wider(self.src, more * facts.has_source, facts.source_pad)
+        try:
+            self.ask(src, wider(self.tgt_in, more, facts.pad_id))
+        except NoAnswer as error:
+            raise UserError(
+                f"{error}; with {more} places fewer it answers: if that is its limit, give it as "
+                "max_length, or a smaller length"
+            ) from error
+
     # How large logits are, and what rounding does -------------------------------------------------
 
     def _measure(self) -> None:
@@ -187,39 +220,38 @@ class Batch:
         tame = self.as_infinite(logits)
         finite = torch.where(tame.isfinite(), tame, 0.0)
         each = finite.abs().amax(0)
-        spread = finite.amax(0) - finite.amin(0)
         sometimes = tame.isfinite().any(0) & ~tame.isfinite().all(0)
-        self.counted_ids = (spread > 1e-12 * each) | sometimes
+        self.counted_ids = (finite.amax(0) - finite.amin(0) > 1e-12 * each) | sometimes
         of = each[self.counted_ids & (each > 0)]
         self.logits_constant = not len(of)
         self.typical_logit = max(float(of.median() if len(of) else each.median()), 1e-30)
         weight = self.typical_logit / each.clamp(min=self.typical_logit)
         self.id_weight = weight.to(self.logits.dtype)
-        if self.copy.true_precision is None:
-            self.copy.true_precision = self._true_precision()
-        self.dtype = self.copy.true_precision
-        self.tolerance = TOLERANCE.get(self.dtype, COARSE) * self.typical_logit
+        if self.model.true_precision is None:
+            self.model.true_precision = self._true_precision()
+        self.dtype = self.model.true_precision
+        least, most = TOLERANCE.get(self.dtype, COARSE) * self.typical_logit, 0.0
         if self.dtype == torch.float32:
-            most = 1e-4 * self.typical_logit
-            self.tolerance = max(self.tolerance, min(10 * self._rounding(), most))
+            most = min(10 * self._rounding(), 1e-4 * self.typical_logit)
         elif self.dtype not in TOLERANCE:
             with RoundedAgain():
-                by = self.differ(self.ask(self.src, self.tgt_in), self.logits, self.real)
-            self.tolerance = max(self.tolerance, min(by, MOST_ROUNDING * self.typical_logit))
+                by = self.differ(self.ask(*self.ids), self.logits, self.real)
+            most = min(by, MOST_ROUNDING * self.typical_logit)
+        self.tolerance = max(least, most)
         if self.jitter > self.tolerance:
             raise self._unsteady()
         self.tolerance = max(self.tolerance, 10 * self.jitter)
 
     def _rounding(self) -> float:
         """What rounding of the weights, or another number of rows, does to the logits."""
-        if self.model.module is not None:
-            new = self._nudged(6e-8)
-        else:
-            twice = [torch.cat((ids, ids)) for ids in (self.src, self.tgt_in)]
-            try:
-                new = self.ask(twice[0], twice[1])[: len(self.src)]
-            except NoAnswer:
-                return 0.0
+        try:
+            if self.model.module is not None:
+                new = self._nudged(6e-8)
+            else:
+                twice = [torch.cat((ids, ids)) for ids in (self.src, self.tgt_in)]
+                new = self.ask(*twice)[: len(self.src)]
+        except NoAnswer:
+            return 0.0
         change = self.differ(new, self.logits, self.real)
         return change if math.isfinite(change) else 0.0
 
@@ -251,47 +283,6 @@ class Batch:
                 parameter.data += step * way.to(parameter.dtype) * parameter.data
             return self.ask(self.src, self.tgt_in)
 
-    # The first answer, and what may be wrong with it ----------------------------------------------
-
-    def _first_answer(self) -> Tensor:
-        """Logits of the batch, asked for twice: how far the answers are apart, and how much work
-        one is, is kept."""
-        try:
-            first, again = (self.ask(self.src, self.tgt_in) for _ in range(2))
-            with Counted() as counted:  # apart: torch's fast paths, which it turns off, may differ
-                self.ask(self.src, self.tgt_in)
-            self.work = counted.work
-        except NoAnswer as error:
-            hint = self._too_large() if "IndexError" in str(error) else ""
-            raise NoAnswer(f"{error}{hint}") from error
-        if bool(first[self.real].isnan().flatten(1).any(1).all()):
-            raise UserError(
-                f"{self.facts.name} answers an ordinary padded batch with NaN in every row; the "
-                "checks need numbers (a diverged checkpoint, or a mask that closes every key?)"
-            )
-        self.jitter = largest(apart(first, again).nan_to_num())
-        return first
-
-    def _too_large(self) -> str:
-        """What an index is too large for: the answers without large ids on one side show it."""
-        low, last = self.symbols[0], int(self.symbols[-1])
-        few_src, few_tgt = (
-            torch.where(torch.isin(ids, self.symbols), low, ids) for ids in (self.src, self.tgt_in)
-        )
-        if self._is_answered(few_src, self.tgt_in):
-            return f"; the source has fewer ids than {last + 1}: give source_size=..."
-        if self._is_answered(self.src, few_tgt):
-            return f"; the target has fewer ids than {last + 1}: give a smaller vocabulary_size"
-        places = max(self.src.shape[1], self.tgt_in.shape[1]) + APPENDED_PADS
-        return f"; does it take {places} places (max_length=...), and ids up to {last}?"
-
-    def _is_answered(self, src: Tensor, tgt_in: Tensor) -> bool:
-        try:
-            self.ask(src, tgt_in)
-        except NoAnswer:
-            return False
-        return True
-
     def _unsteady(self) -> Unsteady:
         """Why the same input is answered differently: with one seed of torch's for each call, what
         is drawn is the same."""
@@ -299,36 +290,23 @@ class Batch:
         with torch.random.fork_rng(devices=[]):
             for _ in range(2):
                 state = torch.manual_seed(0).get_state()
-                seeded.append(self.ask(self.src, self.tgt_in))
+                seeded.append(self.ask(*self.ids))
             draws = not torch.equal(state, torch.get_rng_state())
         drawn = draws and largest(apart(*seeded).nan_to_num()) <= self.tolerance
-        cause = (
-            "it draws random numbers in eval mode: functional dropout without "
-            "training=self.training, or sampling"
-            if drawn
-            else "it keeps something from call to call, or draws random numbers of its own"
-        )
-        module = self.model.module
-        if drawn and (module is None or module.training):
+        cause = "it keeps something from call to call, or draws random numbers of its own"
+        if drawn and (self.model.module is None or self.model.module.training):
             cause = "is dropout left on? call model.eval() first"
+        elif drawn:
+            cause = (
+                "it draws random numbers in eval mode: functional dropout without "
+                "training=self.training, or sampling"
+            )
         return Unsteady(
             f"{self.facts.name} answers the same input twice with logits that differ by "
             f"{self.jitter:.2g}; {cause}",
             self,
             drawn,
         )
-
-    def require_wider_is_taken(self) -> None:
-        """Raises UserError where a batch with a few more pads is not taken."""
-        pads, more = (self.facts.source_pad, self.facts.pad_id), APPENDED_PADS
-        try:
-            src = wider(self.src, more, pads[0]) if self.facts.has_source else self.src
-            self.ask(src, wider(self.tgt_in, more, pads[1]))
-        except NoAnswer as error:
-            raise UserError(
-                f"{error}; with {more} places fewer it answers: if that is its limit, give it as "
-                "max_length, or a smaller length"
-            ) from error
 
 
 def _lengths(longest: int, rows: int) -> list[tuple[int, int]]:

@@ -1,12 +1,16 @@
 """The table of changes: pads, later tokens, rows and calls that must move no output, and orders
-that must move some.
+that must move some; and the one engine that compares answers.
 
-Each function gives the changes of one kind for a batch. A new invariance is such a function and a
-line in `plan.PARTS`.
+A `Change` says which outputs must repeat which. `stays` asks a batch for changes that must move
+nothing, `moves` for one that must move something. Each function behind them gives the changes of
+one kind for a batch. A new invariance is such a function and a line in `plan.PARTS`.
 """
 
+import contextlib
 import math
-from collections.abc import Iterator
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, replace
 from functools import partial
 
 import torch
@@ -22,60 +26,107 @@ from toytrans.checks.batch import (
     largest,
     worst,
 )
-from toytrans.checks.change import Change, after
 from toytrans.checks.copies import copy_of
 from toytrans.checks.embeddings import noise_in_pads
 from toytrans.checks.result import CannotJudge, NotApplicable, Result, Wrong, measured
 from toytrans.checks.subject import Ids, NoAnswer, wider
 from toytrans.errors import UserError
 
-MOST_ALONE = 8
-"""Rows of a batch that are asked alone."""
 
-MOST_PLACES = 34
-"""Places of a target that are changed one by one; of longer ones so many are chosen."""
+@dataclass(frozen=True)
+class Change:
+    """Other ids, and what must stay.
 
-MOST_REPLACED = 8
-"""Places of a target behind which all is replaced at once."""
+    name: what is changed, in words. ids: src (N, S), tgt_in (N, T).
+    of: (N, T), for each output the number of the one before that it must repeat: row * T + place;
+    -1 for none. before: what it is compared with, which may be these very ids; None for the batch.
+    cause: what it means where something moves, or what makes it of which outputs (N, T) moved.
+    around: a context in which it is asked. moved: how far outputs moved, where known already.
+    """
 
-FEW = 8
-"""Places up to which every prefix of a short target is asked for."""
+    name: str
+    ids: Ids
+    of: Tensor
+    cause: str | Callable[[Tensor], str]
+    before: Ids | None = None
+    around: Callable[[], contextlib.AbstractContextManager[object]] = contextlib.nullcontext
+    moved: Tensor | None = None
 
-NEAR = 4
-"""Places ahead that a triangle off by one lets see: as many as there are layers."""
+    def measure(self, batch: Batch) -> Tensor:
+        """How far each output is from the one that it must repeat, (N, T); 0 where it need not."""
+        if self.moved is not None:
+            return self.moved
+        with self.around():
+            logits = before = batch.ask(*self.ids)
+        if self.before is not self.ids:
+            before = batch.logits if self.before is None else batch.ask(*self.before)
+        wanted = before.flatten(0, 1)[self.of.clamp(min=0)]
+        return batch.moved(logits, wanted).masked_fill(self.of < 0, 0.0)
 
-PREFIXES = (12, 20, 24, 30, 36, 40, 48, 60)
-"""Lengths of the prefixes of long targets: with many divisors, as blocks of attention have."""
+
+Changes = Callable[[Batch], Iterable[Change]]
+
+
+def stays(changes: Changes) -> Callable[[Batch], Result]:
+    """A check that none of some changes moves an output that must stay; the first that does is the
+    result."""
+
+    def ask(batch: Batch) -> Result:
+        batch.require_changing_logits()
+        by, names = 0.0, Counter[str]()
+        for change in changes(batch):
+            moved = change.measure(batch)
+            seen = ~(moved <= batch.tolerance)
+            if bool(seen.any()):
+                cause = change.cause if isinstance(change.cause, str) else change.cause(seen)
+                change = replace(change, moved=moved)
+                return measured(largest(moved), batch.tolerance, "", cause, change=change)
+            by = worst((by, largest(moved)))
+            names[change.name] += 1
+        listed = [f"{name} ({count})" if count > 1 else name for name, count in names.items()]
+        return measured(by, batch.tolerance, f"{', '.join(listed)}: nothing moves", "")
+
+    return ask
+
+
+def moves(changes: Callable[[Batch], Change]) -> Callable[[Batch], Result]:
+    """A check that a change moves some output."""
+
+    def ask(batch: Batch) -> Result:
+        batch.require_changing_logits()
+        change = changes(batch)
+        by, evidence = largest(change.measure(batch)), f"{change.name}: outputs move"
+        return measured(by, batch.tolerance, evidence, str(change.cause), must_change=True)
+
+    return ask
+
 
 # Pads ------------------------------------------------------------------------------------------
 
 
 def pads_appended(batch: Batch) -> Iterator[Change]:
     """More pads behind source and target, or before the target where its pads are."""
-    facts = batch.facts
-    more = APPENDED_PADS - 1
+    facts, more = batch.facts, APPENDED_PADS - 1
     left = facts.pad_side == "left"
-    src = wider(batch.src, APPENDED_PADS, facts.source_pad) if facts.has_source else batch.src
     tgt_in = wider(batch.tgt_in, more, facts.pad_id, left)
     of = F.pad(batch.of, (more, 0) if left else (0, more), value=-1)
-    target = "the target" if facts.has_source else "the ids"
-    asked = {target: (Ids(batch.src, tgt_in), of)}
     if facts.has_source:
-        asked = {"the source": (Ids(src, batch.tgt_in), batch.of)} | asked
-        asked["both"] = Ids(src, tgt_in), of
-    masks = {
-        "the source": "is the source's pad mask passed to the encoder and to cross-attention",
-        "the target": "is the target's pad mask passed, and is the causal mask",
-        "the ids": "is the pad mask passed" + ", and is the causal mask" * facts.is_causal,
-        "both": "are the pad masks passed",
-    }
-    for side, (ids, numbers) in asked.items():
+        src = wider(batch.src, APPENDED_PADS, facts.source_pad)
+        mask = "is the source's pad mask passed to the encoder and to cross-attention"
+        asked = [("the source", Ids(src, batch.tgt_in), batch.of, mask)]
+        mask = "is the target's pad mask passed, and is the causal mask"
+        asked.append(("the target", Ids(batch.src, tgt_in), of, mask))
+        asked.append(("both", Ids(src, tgt_in), of, "are the pad masks passed"))
+    else:
+        mask = "is the pad mask passed" + ", and is the causal mask" * facts.is_causal
+        asked = [("the ids", Ids(batch.src, tgt_in), of, mask)]
+    for side, ids, numbers, mask in asked:
         cause = (
             f"outputs at real places change when pads are appended to {side}: pads are seen as "
-            f"keys; {masks[side]}, and {POLARITY}"
+            f"keys; {mask}, and {POLARITY}"
         )
         yield Change(f"pads appended to {side}", ids, numbers, cause)
-    if batch.copy.drops_masked:
+    if batch.model.drops_masked:
         raise Wrong(
             "dropout is given masked values, below -1e4: where it makes one zero, what was masked "
             "is seen in training; drop before the mask, or weights after softmax"
@@ -91,24 +142,26 @@ def _closed_before(batch: Batch) -> Iterator[Change]:
     longer = wider(batch.tgt_in, more, facts.pad_id, left=True)
     closed = F.pad(~batch.real, (more, 0), value=True)
     of = F.pad(batch.of, (more, 0), value=-1)
-    before = Ids(batch.src, batch.tgt_in, ~batch.real)
+    with_pads, other = (
+        Ids(batch.src, ids, closed)
+        for ids in (longer, longer.masked_fill(closed, int(batch.symbols[0])))
+    )
     try:
-        batch.ask(batch.src, longer, closed)
+        batch.ask(*with_pads)
     except NoAnswer:  # it takes none
         return
     numbers = torch.arange(longer.numel()).view(longer.shape).where(of >= 0, -1)
-    other = Ids(batch.src, longer.masked_fill(closed, int(batch.symbols[0])), closed)
     cause = (
         f"other ids at {more} places before the first token, where attention_mask is 0, move the "
         "outputs: is the mask combined with the causal one, in every layer?"
     )
-    with_pads = Ids(batch.src, longer, closed)
     yield Change(f"other ids at {more} closed places before them", other, numbers, cause, with_pads)
     if facts.takes_positions:
         cause = (
             f"{more} pads before the ids, with attention_mask 0 and position_ids that count from "
             "the first token, move the outputs: are the mask and the positions used?"
         )
+        before = Ids(batch.src, batch.tgt_in, ~batch.real)
         yield Change(f"{more} pads before them", with_pads, of, cause, before)
 
 
@@ -128,16 +181,15 @@ def other_source_pad(batch: Batch) -> int | None:
     known = facts.source_pad_id is not None or not facts.masks_from_ids
     if known or not facts.has_source or batch.logits_constant:
         return None
-    size = min(facts.source_size or facts.vocabulary_size, 200)
     row = int(batch.real_source.sum(1).argmax())
-    src = batch.src[row, batch.real_source[row]][None]
-    tgt_in = batch.tgt_in[row, batch.real[row]][None]
     special = {facts.start_id, facts.eos_id} - {facts.pad_id}
+    size = min(facts.source_size or facts.vocabulary_size, 200)
     ids = torch.tensor([i for i in range(size) if i not in special])
-    many = [src.expand(len(ids), -1), tgt_in.expand(len(ids), -1)]
-    longer = torch.cat((many[0], ids[:, None].expand(-1, 2)), 1)
+    src = batch.src[row, batch.real_source[row]].expand(len(ids), -1)
+    tgt_in = batch.tgt_in[row, batch.real[row]].expand(len(ids), -1)
+    longer = torch.cat((src, ids[:, None].expand(-1, 2)), 1)
     try:
-        moved = batch.moved(batch.ask(longer, many[1]), batch.ask(many[0], many[1])).amax(1)
+        moved = batch.moved(batch.ask(longer, tgt_in), batch.ask(src, tgt_in)).amax(1)
     except NoAnswer:
         return None
     unseen = ids[moved <= batch.tolerance].tolist()
@@ -147,43 +199,37 @@ def other_source_pad(batch: Batch) -> int | None:
 # The future ------------------------------------------------------------------------------------
 
 
-def _require_future(batch: Batch) -> None:
-    if not batch.facts.is_causal:
-        raise NotApplicable("an encoder sees both sides: it has no future to hide")
-
-
 def later_token(batch: Batch) -> Iterator[Change]:
     """One token of a target changed, beside a source and beside a short one; all are asked in one
     call, in which the target as it is comes first."""
-    _require_future(batch)
     row = int(batch.real.sum(1).argmax())
-    sources = [batch.src[row]]
-    if batch.facts.has_source:
-        rows = {row, int(batch.real_source.sum(1).argmin())} if batch.is_short else {row}
-        sources = [batch.src[n][batch.real_source[n]] for n in rows]  # pads would cost as much
+    rows = {row, int(batch.real_source.sum(1).argmin())} if batch.is_short else {row}
     real = batch.real[row].nonzero()[:, 0].tolist()
-    places = torch.tensor([real[i] for i in chosen(len(real), MOST_PLACES)[1:]])
-    changed = batch.one_by_one(batch.tgt_in[row], places)
+    places = torch.tensor([real[i] for i in chosen(len(real), 34)[1:]])
+    tgt_in = batch.tgt_in[row]
+    changed = torch.cat((tgt_in[None], batch.one_by_one(tgt_in, places)))
     at = torch.arange(changed.shape[1])
     earlier = torch.where((at < places[:, None]) & batch.real[row], at, -1)
-    of = torch.cat((torch.full_like(earlier[:1], -1), earlier))
-    cause = lambda seen: _what_is_seen(seen[1:], places.tolist())  # noqa: E731
-    for source in sources:
-        ids = Ids(source.expand(len(of), -1), torch.cat((batch.tgt_in[row][None], changed)))
-        yield Change("later tokens one by one", ids, of, cause, within=True)
+    of = F.pad(earlier, (0, 0, 1, 0), value=-1)
+
+    def cause(seen: Tensor) -> str:
+        return _what_is_seen(seen[1:], places)
+
+    for n in rows if batch.facts.has_source else {row}:
+        source = batch.src[n, batch.real_source[n]]  # pads would cost as much
+        ids = Ids(source.expand(len(of), -1), changed)
+        yield Change("later tokens one by one", ids, of, cause, before=ids)
 
 
-def _what_is_seen(seen: Tensor, places: list[int]) -> str:
-    """(J, T) outputs that move with a later token -> what that means."""
+def _what_is_seen(seen: Tensor, places: Tensor) -> str:
+    """(J, T) outputs that move with a later token at J places -> what that means."""
     number = int(seen.sum(1).argmax())
-    outputs, place = seen[number].nonzero()[:, 0].tolist(), places[number]
+    outputs, place = seen[number].nonzero()[:, 0].tolist(), int(places[number])
     moving = f"places {outputs[0]}..{outputs[-1]}" if len(outputs) > 1 else f"place {outputs[0]}"
-    ahead = max(
-        int(place - t) for n, place in enumerate(places) for t in seen[n].nonzero()[:, 0].tolist()
-    )
     text = f"outputs at {moving} change when token {place} changes: the decoder sees the future"
-    first = min(int(row.nonzero()[0, 0]) for row in seen if bool(row.any()))
-    if ahead <= NEAR and ahead < places[-1]:  # one for each layer
+    ahead = int((places[:, None] - torch.arange(seen.shape[1]))[seen].max())
+    first = int(seen.any(0).int().argmax())
+    if ahead <= 4 and ahead < places[-1]:  # one for each layer
         return (
             f"{text}, {ahead} ahead and no more; is the triangle off by one, in each layer or "
             "in some (tril(1) for tril(), triu(2) for triu(1))?"
@@ -200,27 +246,24 @@ def _what_is_seen(seen: Tensor, places: list[int]) -> str:
 
 def all_that_follows(batch: Batch) -> Iterator[Change]:
     """All tokens behind a place replaced at once, pads as well."""
-    _require_future(batch)
     count, width = batch.real.shape
-    behind = chosen(width - 1, MOST_REPLACED)
+    behind = chosen(width - 1, 8 if batch.is_short else 4)
     rows = torch.arange(count).repeat_interleave(len(behind))
     inside = torch.arange(width) <= torch.tensor(behind).repeat(count)[:, None]
     tgt_in = batch.tgt_in[rows]
-    changed = torch.where(inside, tgt_in, batch.other(tgt_in))
-    of = torch.where(inside, batch.of[rows], -1)
+    ids = Ids(batch.src[rows], torch.where(inside, tgt_in, batch.other(tgt_in)))
     cause = (
         "outputs move with what follows them: the decoder sees the future; is the causal mask "
         f"passed, and {POLARITY}"
     )
-    yield Change("all that follows a place", Ids(batch.src[rows], changed), of, cause)
+    yield Change("all that follows a place", ids, torch.where(inside, batch.of[rows], -1), cause)
 
 
 def prefixes(batch: Batch) -> Iterator[Change]:
     """The beginning of every target alone."""
-    _require_future(batch)
-    width = batch.tgt_in.shape[1]
-    few = FEW if batch.is_short else 2
-    for length in (n for n in range(1, width) if n <= few or n in PREFIXES):
+    width, few = batch.tgt_in.shape[1], 8 if batch.is_short else 1
+    more = 12, 24, 36, 48, 60  # with many divisors, as blocks of attention have
+    for length in (n for n in range(1, width) if n <= few or n in more):
         cause = (
             f"a prefix of length {length} alone gets other logits than within all {width} tokens: "
             "outputs depend on the target's length, which decoding does not know; are positions or "
@@ -235,19 +278,18 @@ def prefixes(batch: Batch) -> Iterator[Change]:
 
 def rows_alone(batch: Batch) -> Iterator[Change]:
     """A pair alone, without its pads and with them."""
-    rows = chosen(len(batch.src), MOST_ALONE)
+    rows = chosen(len(batch.src), 5)
     for row in rows:
         cause = (
             f"pair {row} of {len(batch.src)} gives other outputs alone than in a padded batch: "
             f"pads are seen, or rows are mixed up; are all pad masks passed, {POLARITY}"
         )
-        src, tgt_in, of = batch.src[row], batch.tgt_in[row], batch.of[row]
+        src, tgt_in, of = batch.src[row, None], batch.tgt_in[row, None], batch.of[row, None]
         inside, real = batch.real_source[row], batch.real[row]
-        ids = Ids(src[inside][None], tgt_in[real][None])
-        yield Change("a pair alone", ids, of[real][None], cause)
+        ids = Ids(src[:, inside], tgt_in[:, real])
+        yield Change("a pair alone", ids, of[:, real], cause)
         if row in rows[:2] or batch.is_short:
-            ids = Ids(src[None], tgt_in[None])
-            yield Change("a pair alone with its pads", ids, of[None], cause)
+            yield Change("a pair alone with its pads", Ids(src, tgt_in), of, cause)
 
 
 def rows_in_another_order(batch: Batch) -> Iterator[Change]:
@@ -269,17 +311,20 @@ def empty_pair_added(batch: Batch) -> Iterator[Change]:
     try:
         src, tgt_in, _ = batch.model.batch([([], [])])
     except UserError as error:
-        raise CannotJudge(
-            f"needs a batch maker that takes a pair without symbols: {error}"
-        ) from None
-    longer = _stacked(batch.tgt_in, tgt_in, facts.pad_id, facts.pad_side == "left")
+        reason = f"needs a batch maker that takes a pair without symbols: {error}"
+        raise CannotJudge(reason) from None
+
+    def added(ids: Tensor, row: Tensor, pad: int, left: bool = False) -> Tensor:
+        width = max(ids.shape[1], row.shape[1])
+        return torch.cat([wider(part, width - part.shape[1], pad, left) for part in (ids, row)])
+
+    longer = added(batch.tgt_in, tgt_in, facts.pad_id, facts.pad_side == "left")
     of = F.pad(batch.of, (0, longer.shape[1] - batch.of.shape[1], 0, 1), value=-1)
     pads = torch.full_like(batch.src[:1], facts.source_pad)
+    cause = "a pair without symbols moves the outputs of other rows: rows are mixed up"
     for source in (src, pads) if facts.is_textbook or not has_maker else (src,):
-        is_own = source is src and (has_maker or facts.eos_id is not None)
-        may_come = facts.is_textbook or is_own
-        cause = "a pair without symbols moves the outputs of other rows: rows are mixed up"
-        ids = Ids(_stacked(batch.src, source, facts.source_pad), longer)
+        may_come = facts.is_textbook or (source is src and (has_maker or facts.eos_id is not None))
+        ids = Ids(added(batch.src, source, facts.source_pad), longer)
         change = Change("an empty pair added", ids, of, cause)
         try:
             own = batch.ask(*ids)[-1][facts.real_inputs(longer)[-1]]
@@ -302,29 +347,24 @@ def empty_pair_added(batch: Batch) -> Iterator[Change]:
         yield change
 
 
-def _stacked(ids: Tensor, row: Tensor, pad: int, left: bool = False) -> Tensor:
-    """(B, L) ids with one more row (1, K), each padded to the wider of the two."""
-    width = max(ids.shape[1], row.shape[1])
-    return torch.cat([wider(part, width - part.shape[1], pad, left) for part in (ids, row)])
-
-
 def other_calls_between(batch: Batch) -> Iterator[Change]:
     """The same batch after longer and shorter ones of other rows; its ids stay as they are."""
     facts = batch.facts
-    src = wider(batch.src, 1, facts.source_pad) if facts.has_source else batch.src
+    src = wider(batch.src, int(facts.has_source), facts.source_pad)
     longer = wider(batch.tgt_in, 1, facts.pad_id, facts.pad_side == "left")
-    others = partial(
-        after,
-        partial(batch.ask, src, longer),
-        partial(batch.ask, src.flip(0), longer.flip(0)),
-        partial(batch.ask, batch.src[:1], batch.tgt_in[:1]),
-    )
+
+    @contextlib.contextmanager
+    def after_others() -> Iterator[None]:
+        batch.ask(src.flip(0), longer.flip(0))
+        batch.ask(batch.src[:1], batch.tgt_in[:1])
+        yield
+
     cause = (
         "the same batch after other calls gives other logits: something is kept from call to call; "
         "is a mask or a cache kept from another batch?"
     )
-    yield Change("the same after other calls", batch.ids, batch.of, cause, around=others)
-    if changed := sorted(batch.copy.overwritten):
+    yield Change("the same after other calls", batch.ids, batch.of, cause, around=after_others)
+    if changed := sorted(batch.model.overwritten):
         raise Wrong(
             f"the model changes the ids that it is handed: {' and '.join(changed)} hold other ids "
             "after a call; change a copy (masked_fill for masked_fill_, clone before assigning)"
@@ -333,21 +373,18 @@ def other_calls_between(batch: Batch) -> Iterator[Change]:
 
 def fresh_copies_agree(batch: Batch) -> Result:
     """Of two copies that were never asked one meets a long batch first, and one a short batch."""
-    of, facts = batch.copy, batch.facts
-    copies = [of.original and copy_of(of.original, of.precision) for _ in range(2)]
-    if None in copies:
-        raise NotApplicable("the model cannot be copied")
+    original, precision = batch.model.original, batch.model.precision
+    copies = [original and copy_of(original, precision) for _ in range(2)]
     drawn = [(batch.row(4), batch.row(4)), (batch.row(2), batch.row(2))]
-    short = Ids(*batch.model.batch(drawn)[:2])
-    if not facts.has_source:
-        short = Ids(short.src[:, :0], short.tgt_in)
+    short, _ = batch.made_of(drawn)
     answers: list[dict[Ids, Tensor]] = []
-    with torch.no_grad():
-        for made, order in zip(copies, ((batch.ids, short), (short, batch.ids)), strict=True):
-            asked = {ids: made.model.ask(ids.src.clone(), ids.tgt_in.clone()) for ids in order}  # type: ignore[union-attr]
-            answers.append(asked)
+    for made, order in zip(copies, ((batch.ids, short), (short, batch.ids)), strict=True):
+        if made is None:
+            raise NotApplicable("the model cannot be copied")
+        with torch.no_grad():
+            answers.append({ids: made.ask(*ids) for ids in order})
     by = worst(
-        batch.differ(answers[0][ids], answers[1][ids], facts.real_inputs(ids.tgt_in))
+        batch.differ(answers[0][ids], answers[1][ids], batch.facts.real_inputs(ids.tgt_in))
         for ids in (batch.ids, short)
     )
     cause = (
@@ -368,29 +405,17 @@ def same_again(batch: Batch) -> Iterator[Change]:
 
 # Many shapes -----------------------------------------------------------------------------------
 
-PERIOD = 17
-"""Neighbouring widths in which target and source differ by each number of -8..8 once."""
 
-WORK_IN_SHAPES = 8e9
-"""Multiplications (`Counted`) after which no further shape is tried: about 2 s."""
+def other_shapes(batch: Batch, with_symbols: bool) -> Iterator[Change]:
+    """A short batch with pads, or other symbols, behind it, in many shapes: a mask may be lost at a
+    single one.
 
-
-def pads_in_other_shapes(batch: Batch) -> Iterator[Change]:
-    """A short batch with pads behind it, in many shapes: a mask may be lost at a single one."""
-    return _in_other_shapes(batch, with_symbols=False)
-
-
-def symbols_in_other_shapes(batch: Batch) -> Iterator[Change]:
-    """The same with other symbols behind the targets."""
-    _require_future(batch)
-    return _in_other_shapes(batch, with_symbols=batch.facts.pad_side != "left")
-
-
-def _in_other_shapes(batch: Batch, with_symbols: bool) -> Iterator[Change]:
-    """In one run of calls the source takes every width, the target takes every width, their
+    In one run of calls the source takes every width, the target takes every width, their
     difference every number of -8..8, and the batch every number of rows up to some. The rows are
-    the batch's own, some of them more than once."""
+    the batch's own, some of them more than once.
+    """
     facts, left = batch.facts, batch.facts.pad_side == "left"
+    last = (batch.real * torch.arange(batch.real.shape[1])).amax(1)[:, None]
     for number, (source, target, count) in enumerate(_shapes(batch)):
         rows = torch.arange(count) % len(batch.src)
         src = batch.src[rows]
@@ -398,9 +423,8 @@ def _in_other_shapes(batch: Batch, with_symbols: bool) -> Iterator[Change]:
             src = wider(src, source - src.shape[1], facts.source_pad)
         more = target - batch.tgt_in.shape[1]
         tgt_in = wider(batch.tgt_in[rows], more, facts.pad_id, left)
-        if with_symbols:
-            last = (batch.real * torch.arange(batch.real.shape[1])).amax(1)[rows, None]
-            tgt_in = torch.where(torch.arange(target) > last, batch.other(tgt_in), tgt_in)
+        if with_symbols and not left:
+            tgt_in = tgt_in.where(torch.arange(target) <= last[rows], batch.other(tgt_in))
         of = F.pad(batch.of[rows], (more, 0) if left else (0, more), value=-1)
         tried = "one shape" if number == 1 else f"{number} shapes"
         places = f"{source} source and {target}" if facts.has_source else f"{target}"
@@ -415,18 +439,19 @@ def _in_other_shapes(batch: Batch, with_symbols: bool) -> Iterator[Change]:
 
 def _shapes(batch: Batch) -> Iterator[tuple[int, int, int]]:
     """Places of source and target beyond the batch's own, and rows, which become fewer as the
-    widths grow; none beyond a bound of work."""
-    facts, spent = batch.facts, 0.0
+    widths grow; none beyond a bound of work, about 2 s. Of 17 neighbouring widths target and source
+    differ by each number of -8..8 once."""
+    facts, spent, period = batch.facts, 0.0, 17
     first = max(batch.src.shape[1], batch.tgt_in.shape[1]) + 1
-    last = int(min(batch.setting.widest + 1, facts.limit or math.inf))
+    last = int(min(batch.setting.widest + 1, facts.max_length or math.inf))
     for number, source in enumerate(range(first, last + 1)):
-        place = number % PERIOD
+        place = number % period
         start = source - place
-        is_whole = start + PERIOD - 1 <= last and facts.has_source
-        target = start + 2 * place % PERIOD if is_whole else source
+        is_whole = start + period - 1 <= last and facts.has_source
+        target = start + 2 * place % period if is_whole else source
         rows = max(2, batch.setting.most_rows - number)
         spent += batch.work * rows * (source + target) / (batch.src.numel() + batch.tgt_in.numel())
-        if spent > WORK_IN_SHAPES:
+        if spent > 8e9:
             return
         yield source, target, rows
 
@@ -434,7 +459,7 @@ def _shapes(batch: Batch) -> Iterator[tuple[int, int, int]]:
 # The order of the ids --------------------------------------------------------------------------
 
 
-def neighbours_swapped(batch: Batch) -> Iterator[Change]:
+def neighbours_swapped(batch: Batch) -> Change:
     """Two different neighbouring symbols in another order, each pair of a row at a time."""
     facts = batch.facts
     if batch.dtype not in TOLERANCE:
@@ -445,8 +470,7 @@ def neighbours_swapped(batch: Batch) -> Iterator[Change]:
             "no swap of neighbours in a source changes anything: the encoder does not see order; "
             "are positions added to the embeddings?"
         )
-        yield _swaps(batch, batch.src[row], batch.real_source[row], row, cause)
-        return
+        return _swaps(batch, batch.src[row], batch.real_source[row], row, cause)
     row = int(batch.real.sum(1).argmax())
     cause = (
         "no swap of neighbours changes an output elsewhere: order is not seen; are positions added "
@@ -458,10 +482,10 @@ def neighbours_swapped(batch: Batch) -> Iterator[Change]:
             "no output changes when two earlier tokens are swapped: a decoder without positions "
             "counts them by its triangle from two layers on; give it two"
         )
-    yield change
+    return change
 
 
-def neighbours_swapped_far(batch: Batch) -> Iterator[Change]:
+def neighbours_swapped_far(batch: Batch) -> Change:
     """The same in the second half of a long source, by the outputs for the longest target."""
     if not batch.facts.has_source:
         raise NotApplicable("the model has no source")
@@ -474,7 +498,7 @@ def neighbours_swapped_far(batch: Batch) -> Iterator[Change]:
         f"no swap of neighbours behind place {half} of a source changes anything: order is seen "
         "before it; do positions end there?"
     )
-    yield _swaps(batch, batch.src[row], behind, target, cause)
+    return _swaps(batch, batch.src[row], behind, target, cause)
 
 
 def _swaps(batch: Batch, ids: Tensor, where: Tensor, row: int, cause: str) -> Change:
@@ -484,6 +508,7 @@ def _swaps(batch: Batch, ids: Tensor, where: Tensor, row: int, cause: str) -> Ch
     places = (symbol[:-1] & symbol[1:] & (ids[:-1] != ids[1:])).nonzero()
     if not len(places):
         raise CannotJudge("needs sequences with two different neighbouring symbols")
+    places = places[chosen(len(places), 12)]
     swapped = ids.repeat(len(places) + 1, 1)
     for number, place in enumerate(places[:, 0].tolist(), 1):
         swapped[number, [place, place + 1]] = ids[[place + 1, place]]
@@ -494,4 +519,4 @@ def _swaps(batch: Batch, ids: Tensor, where: Tensor, row: int, cause: str) -> Ch
         asked = Ids(batch.src[:1].expand(len(swapped), -1), swapped)
         elsewhere = elsewhere & (at != places) & (at != places + 1)
     of = F.pad(torch.where(elsewhere, at, -1), (0, 0, 1, 0), value=-1)
-    return Change(f"{len(places)} swaps of neighbours", asked, of, cause, within=True)
+    return Change(f"{len(places)} swaps of neighbours", asked, of, cause, before=asked)

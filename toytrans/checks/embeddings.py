@@ -2,7 +2,6 @@
 
 import contextlib
 from collections.abc import Callable, Iterable, Iterator
-from functools import partial
 from itertools import chain
 from typing import Any
 
@@ -12,112 +11,122 @@ from torch import Tensor, nn
 from toytrans.checks.batch import Batch
 from toytrans.checks.result import CannotJudge, NotAsked
 
-EmbeddingEdit = Callable[[str, Tensor], Tensor]
-"""side ("src" or "tgt"), embedded ids (B, L, D) -> what goes on in their place."""
+NOT_USED = "the embedding layer given is not what the model embeds its ids with"
 
 
 def embeddings_of(batch: Batch) -> tuple[nn.Module, ...]:
     """Those of source and target, or all that torch's class tells. Raises NotAsked where none are
     known."""
-    module = batch.model.module
-    parts = () if module is None else module.modules()
-    tables = tuple(part for part in parts if isinstance(part, nn.Embedding))
-    if not (batch.model.embeddings or tables):
+    if not (known := batch.model.embeddings or _tables(batch)):
         raise NotAsked(embedding="the embedding layer")
-    return batch.model.embeddings or tables
+    return tuple(dict.fromkeys(known))
+
+
+def _tables(batch: Batch) -> tuple[nn.Module, ...]:
+    parts = () if batch.model.module is None else batch.model.module.modules()
+    return tuple(part for part in parts if isinstance(part, nn.Embedding))
+
+
+Hook = Callable[[nn.Module, Tensor, Any], Any]
+"""Embedding, ids that it is asked for, what it makes of them -> what goes on in its place."""
 
 
 @contextlib.contextmanager
-def embeddings_changed(
-    batch: Batch, edit: EmbeddingEdit, embeddings: Iterable[nn.Module]
-) -> Iterator[set[str]]:
-    """What the embeddings make of the batch's source and target goes through `edit`; what they
-    make of other ids, those of a loop say, stays as it is. Gives the sides that were met.
+def _hooked(modules: Iterable[nn.Module], hook: Hook) -> Iterator[None]:
+    """Embeddings whose ids, given by position or by name, go through a hook."""
+
+    def hook_of_torch(module: nn.Module, given: Any, named: Any, output: Any) -> Any:
+        ids = next((v for v in (*given, *named.values()) if isinstance(v, Tensor)), None)
+        return output if ids is None else hook(module, ids, output)
+
+    with contextlib.ExitStack() as stack:
+        for module in modules:
+            stack.enter_context(module.register_forward_hook(hook_of_torch, with_kwargs=True))
+        yield
+
+
+@contextlib.contextmanager
+def embeddings_changed(batch: Batch, edit: Callable[[str, Tensor], Tensor]) -> Iterator[set[str]]:
+    """What the embeddings make of the batch's source and target, (B, L, D), goes through `edit`,
+    which is told the side, "src" or "tgt"; what they make of other ids, those of a loop say, stays
+    as it is. Gives the sides that were met.
 
     Raises CannotJudge where there was none.
     """
     met: set[str] = set()
-    why = ["the embedding layer given is not what the model embeds its ids with"]
+    why = [NOT_USED]
 
-    def hook(_: nn.Module, given: Any, named: Any, output: Any) -> Any:
-        ids = _first_tensor(given, named)
-        if ids is None or not isinstance(output, Tensor):
-            return output
+    def hook(_: nn.Module, ids: Tensor, output: Any) -> Any:
         for side, wanted in (("src", batch.src), ("tgt", batch.tgt_in)):
-            for turned in (False, True):
-                if not torch.equal(ids, wanted.T if turned else wanted) or not wanted.numel():
-                    continue
-                if output.shape[:2] != ids.shape:
-                    why[:] = [
-                        f"the embedding makes {tuple(output.shape)} of ids {tuple(ids.shape)}; "
-                        "needs one that is batch first"
-                    ]
-                    return output
-                met.add(side)
-                changed = edit(side, output.transpose(0, 1) if turned else output)
-                return changed.transpose(0, 1) if turned else changed
+            turned = not torch.equal(ids, wanted)
+            if not wanted.numel() or (turned and not torch.equal(ids, wanted.T)):
+                continue
+            if output.shape[:2] != ids.shape:
+                why[:] = ["the embedding's output is not batch first; needs one that is"]
+                return output
+            met.add(side)
+            changed = edit(side, output.transpose(0, 1) if turned else output)
+            return changed.transpose(0, 1) if turned else changed
         why[:] = [
             f"the embedding is asked for ids {tuple(ids.shape)}, not for the source or the target "
             "as they are"
         ]
         return output
 
-    with contextlib.ExitStack() as stack:
-        for module in dict.fromkeys(embeddings):
-            stack.enter_context(module.register_forward_hook(hook, with_kwargs=True))
+    with _hooked(embeddings_of(batch), hook):
         yield met
     if not met:
         raise CannotJudge(why[0])
 
 
-def _first_tensor(given: Any, named: Any) -> Tensor | None:
-    """The ids that a module is called with, by position or by name."""
-    return next((v for v in (*given, *named.values()) if isinstance(v, Tensor)), None)
-
-
 @contextlib.contextmanager
 def noise_in_pads(batch: Batch) -> Iterator[None]:
-    """What the embeddings make of pads is noise meanwhile, on both sides. Their weights, which may
-    be the output layer's as well, stay. Raises CannotJudge where a side is not met."""
-    given = embeddings_of(batch)
-    tables = _tables(batch, given)
-    wanted = {"src", "tgt"} if batch.facts.has_source else {"tgt"}
-    if set().union(*tables.values()) >= wanted and not _pads_stand_for_more(batch):
-        with _pad_rows_changed(batch, tables):
-            yield
-        return
-    pads = {"src": ~batch.real_source, "tgt": ~batch.real}
-
-    def edit(side: str, embedded: Tensor) -> Tensor:
-        return torch.where(pads[side][..., None], _loud(batch, embedded), embedded)
-
-    with embeddings_changed(batch, edit, given) as met:
-        yield
+    """What the embeddings make of pads is noise meanwhile, on both sides, a hundred times as large.
+    Their weights, which may be the output layer's as well, stay. Raises CannotJudge where a side is
+    not met."""
+    facts, sides = batch.facts, _sides(batch)
+    wanted = {"src", "tgt"} if facts.has_source else {"tgt"}
+    pads = {"src": facts.source_pad, "tgt": facts.pad_id}
+    tables = [part for part in sides if isinstance(part, nn.Embedding)]
+    if set().union(*(sides[part] for part in tables)) >= wanted:
+        sides = {part: sides[part] for part in tables}  # which may be in a module that was given
+    met = set().union(*sides.values())
+    if not met:
+        raise CannotJudge(NOT_USED)
     if met < wanted:
         side = "source" if "tgt" in met else "target"
         raise CannotJudge(f"the {side} is embedded by another module, or at another width")
+    real = torch.cat((batch.src[batch.real_source], batch.tgt_in[batch.real]))
+    is_ambiguous = bool(torch.isin(real, torch.tensor([*pads.values()])).any())
+
+    def hook(module: nn.Module, ids: Tensor, output: Tensor) -> Tensor:
+        of = [pads[side] for side in sides[module]]
+        closed, is_known = torch.isin(ids, torch.tensor(of)), not is_ambiguous
+        for side, real in ((batch.src, batch.real_source), (batch.tgt_in, batch.real)):
+            for laid_out, inside in ((side, real), (side.T, real.T)):
+                if torch.equal(ids, laid_out):
+                    closed, is_known = closed & ~inside, True
+        if not is_known:
+            raise CannotJudge("a pad's id, as a start or an end, stands at a real place too")
+        noise = batch.noise(output) * 100 * output.abs().amax()
+        return torch.where(closed[..., None], noise, output)
+
+    with _hooked([module for module in sides if sides[module]], hook):
+        yield
 
 
-def _loud(batch: Batch, like: Tensor) -> Tensor:
-    """Noise a hundred times as large as some embeddings."""
-    return batch.noise(like) * 100 * like.abs().amax()
+def _sides(batch: Batch) -> dict[nn.Module, set[str]]:
+    """The embeddings, and the sides that each embeds: those whose symbols are what it is asked for,
+    at any width. One of characters is asked for others."""
+    known = (*embeddings_of(batch), *_tables(batch))
+    asked: dict[nn.Module, list[list[int]]] = {part: [] for part in known}
 
+    def note(module: nn.Module, ids: Tensor, output: Any) -> Any:
+        if output.shape[:-1] == ids.shape:  # positions may take the ids for their shape
+            asked[module].append(ids.flatten().tolist())
+        return output
 
-def _tables(batch: Batch, given: Iterable[nn.Module]) -> dict[nn.Embedding, set[str]]:
-    """The tables in the model and in what was given, and the sides that each embeds: those whose
-    symbols are what it is asked for, at any width. One of characters is asked for others."""
-    modules = [part for whole in (batch.model.module, *given) if whole for part in whole.modules()]
-    asked: dict[nn.Embedding, list[list[int]]] = {
-        part: [] for part in modules if isinstance(part, nn.Embedding)
-    }
-
-    def note(table: nn.Embedding, given: Any, named: Any) -> None:
-        if (ids := _first_tensor(given, named)) is not None:  # positions may take a shape
-            asked[table].append(ids.flatten().tolist())
-
-    with contextlib.ExitStack() as stack:
-        for table in asked:
-            stack.enter_context(table.register_forward_pre_hook(note, with_kwargs=True))
+    with _hooked(asked, note):
         batch.ask(batch.src, batch.tgt_in)
 
     def real(ids: Iterable[int]) -> list[int]:
@@ -129,35 +138,9 @@ def _tables(batch: Batch, given: Iterable[nn.Module]) -> dict[nn.Embedding, set[
     }
     both = sorted(own["src"] + own["tgt"])
     found = {}
-    for table, calls in asked.items():
+    for module, calls in asked.items():
         wholes = [real(ids) for ids in (*calls, chain(*calls))]  # at once, or step by step
-        found[table] = {
+        found[module] = {
             side for side in own if own[side] and (own[side] in wholes or both in wholes)
         }
     return found
-
-
-def _pads_stand_for_more(batch: Batch) -> bool:
-    """Whether a pad's id stands at a real place too, as a start or an end."""
-    pads = torch.tensor([batch.facts.pad_id, batch.facts.source_pad])
-    real = torch.cat((batch.src[batch.real_source], batch.tgt_in[batch.real]))
-    return bool(torch.isin(real, pads).any())
-
-
-@contextlib.contextmanager
-def _pad_rows_changed(batch: Batch, tables: dict[nn.Embedding, set[str]]) -> Iterator[None]:
-    """What tables make of the ids of pads is noise meanwhile."""
-    pads = {"src": batch.facts.source_pad, "tgt": batch.facts.pad_id}
-
-    def hook(_: nn.Module, given: Any, named: Any, output: Tensor, of: Tensor) -> Tensor:
-        ids = _first_tensor(given, named)
-        assert ids is not None  # with them the table was found
-        return torch.where(torch.isin(ids, of)[..., None], _loud(batch, output), output)
-
-    with contextlib.ExitStack() as stack:
-        for table, sides in tables.items():
-            if sides:
-                of = torch.tensor([pads[side] for side in sorted(sides)])
-                changed = partial(hook, of=of)
-                stack.enter_context(table.register_forward_hook(changed, with_kwargs=True))
-        yield

@@ -7,29 +7,27 @@ import torch
 from torch import Tensor
 
 from toytrans.checks.batch import COARSE, TOLERANCE, Batch, largest, worst
-from toytrans.checks.result import CannotJudge, NotApplicable, NotAsked, Result, Wrong, measured
+from toytrans.checks.result import CannotJudge, NotAsked, Result, Wrong, measured
 from toytrans.checks.subject import Ids, wider
 from toytrans.errors import UserError
-
-NO_NEXT = "the labels of an encoder are not the next tokens"
 
 
 class Loss:
     """The loss function of a batch's model, and its labels (B, T)."""
 
     def __init__(self, batch: Batch) -> None:
-        if not batch.facts.is_causal:
-            raise NotApplicable(NO_NEXT)
-        needed = {}
+        facts, needed = batch.facts, {}
         if batch.model.given_loss is None:
             needed["loss"] = "a loss function"
         if batch.tgt_out is None:
-            known = {"start_id": batch.facts.start_id, "eos_id": batch.facts.eos_id}
+            known = {"start_id": facts.start_id, "eos_id": facts.eos_id}
             needed |= {name: f"the id of {name}" for name, i in known.items() if i is None}
         if needed or batch.tgt_out is None:
             raise NotAsked(**needed)
         self.batch, self.labels = batch, batch.tgt_out
-        self.real = batch.facts.real_labels(self.labels)
+        self.real = facts.real_labels(self.labels)
+        dtypes = {batch.dtype, self.tensor(batch.logits).dtype}
+        self.share = COARSE if dtypes - TOLERANCE.keys() else TOLERANCE[torch.float32]
 
     def tensor(self, logits: Tensor, labels: Tensor | None = None) -> Tensor:
         value = self.batch.model.loss(logits, self.labels if labels is None else labels)
@@ -39,7 +37,7 @@ class Loss:
     def __call__(self, logits: Tensor, labels: Tensor | None = None) -> float:
         return float(self.tensor(logits, labels))
 
-    def mean(self, rows: slice, places: Tensor | slice = slice(None)) -> float:
+    def mean(self, rows: slice = slice(None), places: Tensor | slice = slice(None)) -> float:
         """The loss of some rows and places: the model's own, where it has one."""
         labels = self.labels[rows][:, places]
         inputs = self.batch.tgt_in[rows, : labels.shape[1]]
@@ -61,9 +59,10 @@ class Loss:
 
     def tolerance(self, value: float) -> float:
         """Of losses and their gradients; they may be computed in single precision."""
-        dtypes = {self.batch.dtype, self.tensor(self.batch.logits).dtype}
-        share = COARSE if dtypes - TOLERANCE.keys() else TOLERANCE[torch.float32]
-        return share * max(abs(value), 1.0)
+        return self.share * max(abs(value), 1.0)
+
+    def same(self, a: float, b: float) -> bool:
+        return abs(a - b) <= self.tolerance(a)
 
 
 def pad_labels_ignored(batch: Batch) -> Result:
@@ -73,8 +72,20 @@ def pad_labels_ignored(batch: Batch) -> Result:
     if bool(real.all()):
         raise CannotJudge("needs a batch whose labels hold pads; the batch maker pads none")
     gradient, once = loss.gradient(), loss(batch.logits)
-    if abs(loss.mean(slice(None)) - once) > loss.tolerance(once):
-        return _own_ignores_pads(loss, once)
+    if not loss.same(once, loss.mean()):  # its own is not the plain mean: of its parts it must be
+        row = int((~real.all(1)).int().argmax())
+        rows = slice(row, row + 1)
+        whole, inside = loss.mean(rows), loss.mean(rows, real[row])
+        if loss.same(inside, whole):
+            raise CannotJudge(
+                f"the model's own loss is {loss.mean():.4f}, the mean over labels that are "
+                f"no pads {once:.4f}; pads do not change it: it may hold other terms"
+            )
+        cause = (
+            f"the model's own loss of pair {row} is {inside:.4f}, with pad labels behind it "
+            f"{whole:.4f}: pads are scored"
+        )
+        return measured(abs(whole - inside), loss.tolerance(once), "", cause)
     noise = torch.cat((batch.logits, batch.noise(batch.logits)), 1)
     twice = loss(noise, wider(labels, labels.shape[1], int(labels[~real][0])))
     scored = largest(gradient[~real])
@@ -92,72 +103,49 @@ def pad_labels_ignored(batch: Batch) -> Result:
     )
 
 
-def _own_ignores_pads(loss: Loss, once: float) -> Result:
-    """A model's own loss is not the plain mean: of its parts it must then not count pads."""
-    row = next(n for n, real in enumerate(loss.real) if not bool(real.all()))
-    rows = slice(row, row + 1)
-    whole, inside = loss.mean(rows), loss.mean(rows, loss.real[row])
-    cause = (
-        f"the model's own loss of pair {row} is {inside:.4f}, with pad labels behind it "
-        f"{whole:.4f}: pads are scored"
-    )
-    if abs(whole - inside) <= loss.tolerance(once):
-        raise CannotJudge(
-            f"the model's own loss is {loss.mean(slice(None)):.4f}, the mean over labels that are "
-            f"no pads {once:.4f}; pads do not change it: it may hold other terms"
-        )
-    return measured(abs(whole - inside), loss.tolerance(once), "", cause)
-
-
 def halves_add_up(batch: Batch) -> Result:
     """The loss of a batch = the summed losses of its halves over their tokens."""
     loss = Loss(batch)
-    real, half = loss.real, len(loss.labels) // 2
-    halves, rows = [slice(half), slice(half, None)], [slice(r, r + 1) for r in range(len(real))]
+    labels, count = loss.real.sum(1), len(loss.labels)
 
-    def weighed(values: list[float], parts: list[slice], of: Tensor) -> float:
-        """The mean of some parts' losses, each as often as it has places."""
-        counts = [int(of[part].sum()) for part in parts]
-        return sum(v * n for v, n in zip(values, counts, strict=True)) / sum(counts)
+    def parts(size: int) -> tuple[Tensor, Tensor]:
+        """The losses of parts of so many rows, and their labels."""
+        of = [slice(start, start + size) for start in range(0, count, size)]
+        values = torch.tensor([loss.mean(part) for part in of], dtype=torch.float64)
+        return values, torch.stack([labels[part].sum() for part in of])
 
-    whole = loss.mean(slice(None))
-    parts = [loss.mean(part) for part in halves]
-    expected = weighed(parts, halves, real)
-    tolerance = loss.tolerance(whole)
+    whole, (halves, of_halves) = loss.mean(), parts(count // 2)
+    expected = float((halves * of_halves).sum() / of_halves.sum())
     cause = f"the loss is {whole:.4f}, its halves over their tokens {expected:.4f}: "
-
-    def is_whole(value: float) -> bool:
-        return abs(whole - value) <= tolerance
-
-    if not is_whole(expected):
-        each = [loss.mean(row) for row in rows]
-        by_rows = sum(each) / len(each)
-        if is_whole(by_rows) and abs(by_rows - weighed(each, rows, real)) > tolerance:
+    if not loss.same(whole, expected):
+        rows, of_rows = parts(1)
+        by_rows, by_labels = rows.mean(), (rows * of_rows).sum() / of_rows.sum()
+        if loss.same(whole, float(by_rows)) and not loss.same(whole, float(by_labels)):
             cause += (
                 "rows are sums, which weighs long ones more; divide by the labels, not by the rows"
                 if _sums_rows(loss)
                 else "a mean of means weighs short rows more; sum first, divide once by the labels"
             )
-        elif is_whole(weighed(parts, halves, torch.ones_like(real))):
+        elif loss.same(whole, float(halves.mean())):
             cause += "it is divided by all places, pads included; divide by the real labels"
-        elif is_whole(sum(parts)):
+        elif loss.same(whole, float(halves.sum())):
             cause += "it is a sum, which grows with the batch; divide by the real labels"
         else:
             raise CannotJudge(
                 f"{cause}it is neither a mean of tokens nor one of rows; does it weigh classes or "
                 "hold other terms?"
             )
-    evidence = f"loss {whole:.4f} = its halves over {int(real.sum())} tokens"
-    return measured(abs(whole - expected), tolerance, evidence, cause)
+    evidence = f"loss {whole:.4f} = its halves over {int(labels.sum())} tokens"
+    return measured(abs(whole - expected), loss.tolerance(whole), evidence, cause)
 
 
 def _sums_rows(loss: Loss) -> bool:
     """Whether the loss of a row alone grows with its labels where all are equally likely."""
     level, count = torch.zeros_like(loss.batch.logits), loss.real.sum(1)
-    each = [loss(level[r : r + 1], loss.labels[r : r + 1]) for r in range(len(count))]
-    few, many = int(count.argmin()), int(count.argmax())
+    few, many = (slice(n, n + 1) for n in (int(count.argmin()), int(count.argmax())))
+    short, long = (loss(level[row], loss.labels[row]) for row in (few, many))
     grows = float(count[many] / count[few])
-    return grows > 1 and abs(each[many] - grows * each[few]) <= 1e-3 * abs(each[many])
+    return grows > 1 and abs(long - grows * short) <= 1e-3 * abs(long)
 
 
 def likelier_labels_cost_less(batch: Batch) -> Result:
@@ -189,21 +177,16 @@ def likelier_labels_cost_less(batch: Batch) -> Result:
 def _require_one_softmax(loss: Loss, labels: Tensor) -> None:
     """Raises Wrong where softmax is taken twice between logits and loss, or never."""
     logits = loss.batch.logits
-    once = loss(logits)
-    chosen = torch.zeros_like(logits).scatter(-1, labels, 1.0)
+    once, chosen = loss(logits), torch.zeros_like(logits).scatter(-1, labels, 1.0)
     given = logits[loss.real]
     are_probabilities = bool((given >= 0).all() and ((given.sum(-1) - 1).abs() < 1e-3).all())
     normalized = are_probabilities or bool((given.logsumexp(-1).abs() < 1e-3).all())
-
-    def stays(changed: Tensor) -> bool:
-        return abs(loss(changed) - once) <= loss.tolerance(once)
-
-    if are_probabilities and stays(logits + 1):
+    if are_probabilities and loss.same(once, loss(logits + 1)):
         raise Wrong(
             "the model gives probabilities, and the loss takes softmax of them once more; give "
             "cross entropy the logits"
         )
-    if not normalized and stays(logits + 1 - chosen):
+    if not normalized and loss.same(once, loss(logits + 1 - chosen)):
         raise Wrong(
             "the loss sees the logits of the labels alone, so it falls without end as all logits "
             "rise; take log_softmax before nll_loss, or cross_entropy"
@@ -223,18 +206,16 @@ def _require_one_softmax(loss: Loss, labels: Tensor) -> None:
 def labels_shifted(batch: Batch) -> Result:
     """tgt_out[t] = tgt_in[t + 1] at every real place, and rows hold the pairs they are made
     of."""
-    if not batch.facts.is_causal:
-        raise NotApplicable(NO_NEXT)
-    if batch.tgt_out is None or batch.model.maker is None:
+    tgt_in, tgt_out = batch.tgt_in, batch.tgt_out
+    if tgt_out is None or batch.model.maker is None:
         raise NotAsked(batch="a batch maker, for its labels")
     _require_whole_rows(batch)
-    labelled = batch.facts.real_labels(batch.tgt_out)
-    follows = batch.real[:, 1:] & batch.real[:, :-1] & labelled[:, :-1]
-    wrong = (batch.tgt_out[:, :-1] != batch.tgt_in[:, 1:]) & follows
+    inside = batch.real & batch.facts.real_labels(tgt_out)
+    follows = batch.real[:, 1:] & inside[:, :-1]
+    wrong = (tgt_out[:, :-1] != tgt_in[:, 1:]) & follows
     counted = f"{int(wrong.sum())} of {int(follows.sum())}"
-    inside = batch.real & labelled
-    same = bool((batch.tgt_out == batch.tgt_in)[inside].float().mean() > 0.5)
-    ahead = (batch.tgt_out[:, :-2] == batch.tgt_in[:, 2:])[follows[:, :-1] & batch.real[:, 2:]]
+    same = bool((tgt_out == tgt_in)[inside].float().mean() > 0.5)
+    ahead = (tgt_out[:, :-2] == tgt_in[:, 2:])[follows[:, :-1] & batch.real[:, 2:]]
     is_twice = ahead.numel() and bool(ahead.all())
     if not same and not is_twice and wrong.sum() > 0.5 * follows.sum():
         raise CannotJudge(
@@ -253,41 +234,41 @@ def labels_shifted(batch: Batch) -> Result:
 
 def _require_whole_rows(batch: Batch) -> None:
     """Raises Wrong where a row's source, target and labels are not of one pair."""
-    assert batch.tgt_out is not None
-    sides = (batch.src, batch.tgt_in, batch.tgt_out)
-    rows = [
-        (number, [_rows_with(ids, symbols) for ids in sides for symbols in pair])
-        for number, pair in enumerate(batch.pairs)
-        if min(map(len, pair)) > 1  # one symbol may stand anywhere by chance
-    ]
-    if rows and all(not src and swapped and tgt for _, (src, swapped, tgt, *_) in rows):
-        raise Wrong(
-            "src holds the targets and tgt_in the sources: the batch maker, or whoever calls it, "
-            "has swapped them"
-        )
-    for number, (src, _, _, target, _, labels) in rows:
-        for name, other in (("target", target), ("labels", labels)):
+
+    def rows_with(ids: Tensor | None, wanted: list[int]) -> set[int]:
+        """The rows in which some ids stand one after another."""
+        if ids is None or ids.shape[1] < len(wanted):
+            return set()
+        same = (ids.unfold(1, len(wanted), 1) == torch.tensor(wanted)).all(-1).any(-1)
+        return set(same.nonzero()[:, 0].tolist())
+
+    swapped = []
+    for number, (source, target) in enumerate(batch.pairs):
+        if min(len(source), len(target)) < 2:  # one symbol may stand anywhere by chance
+            continue
+        src = rows_with(batch.src, source)
+        for name, ids in (("target", batch.tgt_in), ("labels", batch.tgt_out)):
+            other = rows_with(ids, target)
             if src and other and not src & other:
                 raise Wrong(
                     f"the source of pair {number} is in row {min(src)} and its {name} in row "
                     f"{min(other)}: the batch maker orders the one without the other"
                 )
-
-
-def _rows_with(ids: Tensor, wanted: list[int]) -> set[int]:
-    """The rows in which some ids stand one after another."""
-    if ids.shape[1] < len(wanted):
-        return set()
-    same = (ids.unfold(1, len(wanted), 1) == torch.tensor(wanted)).all(-1).any(-1)
-    return set(same.nonzero()[:, 0].tolist())
+        is_target = bool(rows_with(batch.src, target) and rows_with(batch.tgt_in, source))
+        swapped.append(not src and is_target)
+    if swapped and all(swapped):
+        raise Wrong(
+            "src holds the targets and tgt_in the sources: the batch maker, or whoever calls it, "
+            "has swapped them"
+        )
 
 
 def ends_agree(batch: Batch) -> Result:
     """Pad, start and end are told apart; decoding starts as training does; the end is
     scored."""
-    loss = Loss(batch)
-    facts, tgt_out, gradient = batch.facts, loss.labels, loss.gradient()
-    rows, first = torch.arange(len(tgt_out)), batch.real.int().argmax(1)
+    loss, facts = Loss(batch), batch.facts
+    gradient = loss.gradient()
+    rows, first = torch.arange(len(loss.labels)), batch.real.int().argmax(1)
     starts = set(batch.tgt_in[rows, first].tolist())
     if facts.decoding_start is not None and starts != {facts.decoding_start}:
         raise Wrong(
@@ -299,11 +280,11 @@ def ends_agree(batch: Batch) -> Result:
     if labelled[rows, first].all() and not is_scored[rows, first].any() and is_scored.any():
         raise Wrong("the first label of every target is not scored")
     if facts.eos_id is not None:
-        if facts.pad_id == facts.eos_id:  # then a loss may ignore the end with the pads
-            labelled = is_scored
+        is_pad = facts.pad_id == facts.eos_id  # then a loss may ignore the end with the pads
+        labelled = is_scored if is_pad else labelled
         last = (labelled * torch.arange(1, labelled.shape[1] + 1)).argmax(1)
-        wrong = sorted(set(tgt_out[rows, last].tolist()) - {facts.eos_id})
-        if wrong and facts.pad_id == facts.eos_id:
+        wrong = sorted(set(loss.labels[rows, last].tolist()) - {facts.eos_id})
+        if wrong and is_pad:
             raise Wrong(
                 f"pad and end are both {facts.pad_id}: ends are ignored with the pads, and the "
                 "model never learns to stop; give the pad an id of its own, or ignore -100"

@@ -1,28 +1,23 @@
-"""Of what parts each check is made, which batches are asked, and what came of it."""
+"""`check`, for any model: of what parts each check is made, which batches are asked, and what came
+of it."""
 
+import contextlib
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field, replace
-from typing import Literal
+from functools import partial
+from typing import Any, Literal
 
 import torch
+from torch import Tensor
 
 from toytrans.checks import changes, gradients, locate, loss, reach, scale, steps, sublayers
+from toytrans.checks.adapters import adapter_of
 from toytrans.checks.batch import SHORTEST, Batch, Setting, Unsteady
-from toytrans.checks.change import moves, stays
-from toytrans.checks.copies import Copy, copies_run_it, copy_of, in_eval_mode, on_one_thread
-from toytrans.checks.result import (
-    CHECKS,
-    CannotJudge,
-    NotApplicable,
-    NotAsked,
-    Report,
-    Result,
-    Tried,
-    Wrong,
-    measured,
-    merged,
-)
+from toytrans.checks.changes import moves, stays
+from toytrans.checks.copies import copies_run_it, copy_of
+from toytrans.checks.modes import in_eval_mode, on_one_thread
+from toytrans.checks.result import CHECKS, Report, Result, Told, Tried, measured, merged
 from toytrans.checks.subject import Adapter, NoAnswer
 from toytrans.errors import UserError
 
@@ -47,15 +42,18 @@ class Part:
     fragile: bool = False
 
 
+pads_in_other_shapes = stays(partial(changes.other_shapes, with_symbols=False))
+symbols_in_other_shapes = stays(partial(changes.other_shapes, with_symbols=True))
+
 PARTS = (
     Part("pads", "more pads", stays(changes.pads_appended), "every", essential=True),
-    Part("pads", "other shapes", stays(changes.pads_in_other_shapes)),
+    Part("pads", "other shapes", pads_in_other_shapes),
     Part("pads", "their embeddings", stays(changes.pads_hold_anything)),
     Part("pads", "gradients", gradients.towards(of_future=False), "every"),
     Part("future", "single tokens", stays(changes.later_token), "every", essential=True),
     Part("future", "all that follows", stays(changes.all_that_follows), "every"),
     Part("future", "prefixes", stays(changes.prefixes), "every"),
-    Part("future", "other shapes", stays(changes.symbols_in_other_shapes)),
+    Part("future", "other shapes", symbols_in_other_shapes),
     Part("future", "gradients", gradients.towards(of_future=True), "every"),
     Part("rows", "a pair alone", stays(changes.rows_alone), "every", fragile=True),
     Part("rows", "another order", stays(changes.rows_in_another_order), "every", fragile=True),
@@ -79,13 +77,15 @@ PARTS = (
     Part("sublayers", "feed-forward", sublayers.feed_forward_at_work),
 )
 
-READS_PADS = ("pads", "rows", "calls", "source", "labels")
-"""Checks that fail as well where the source has another pad than the one that is known."""
+NO_LABELS = "the labels of an encoder are not the next tokens"
 
-THEIR_NUMBER = (
-    "; what pads hold does not matter, by gradients, so it may be how many there are: a mean, "
-    "scale or position that uses the padded width"
-)
+NOT_OF_ENCODERS = {
+    "future": "an encoder sees both sides: it has no future to hide",
+    "steps": "an encoder does not decode",
+    "loss": NO_LABELS,
+    "labels": NO_LABELS,
+}
+"""Checks that only a decoder is asked, and why."""
 
 LENGTH, THOROUGH = 64, 512
 """Symbols of the longest sequence tried; more are thorough."""
@@ -97,9 +97,6 @@ which then have no bound of work."""
 
 WORK = 75e9
 """Multiplications (`Counted`) that the checks are kept within, unless thorough: about 15 s."""
-
-ANSWERS = 80
-"""Answers to a batch that its checks ask for, about."""
 
 
 @dataclass
@@ -118,24 +115,22 @@ class Plan:
 
     def sizes(self, limit: int | None) -> list[Setting]:
         """The batches, cheap ones first, each with a seed of its own, none beyond a limit."""
-        longest = self.length
-        if longest is not None and (not isinstance(longest, int) or longest < SHORTEST):
+        given, most = self.length, math.inf if limit is None else limit - 4
+        if given is not None and (not isinstance(given, int) or given < SHORTEST):
             raise UserError(
-                f"length {longest}: the checks need sequences of {SHORTEST} symbols or more"
+                f"length {given}: the checks need sequences of {SHORTEST} symbols or more"
             )
-        wanted = longest or LENGTH
-        if limit is not None and wanted > limit - 4:
-            if longest is not None or limit - 4 < SHORTEST:
-                shorter = "give a smaller length, or " if limit - 4 >= SHORTEST else ""
-                raise UserError(
-                    f"the model takes {limit} places and the checks need "
-                    f"{(longest or SHORTEST) + 4}; {shorter}build the model with more"
-                )
-            wanted = limit - 4
-        self.length, self.thorough = wanted, wanted > LENGTH
-        sizes = SIZES + (MORE_SIZES if self.thorough else ())
+        if most < (given or SHORTEST):
+            shorter = "give a smaller length, or " if most >= SHORTEST else ""
+            raise UserError(
+                f"the model takes {limit} places and the checks need "
+                f"{(given or SHORTEST) + 4}; {shorter}build the model with more"
+            )
+        self.length = wanted = given or int(min(LENGTH, most))
+        self.thorough = wanted > LENGTH
+        sizes = SIZES + MORE_SIZES * self.thorough
         made = [Setting(n, rows, self.seed + k) for k, (n, rows) in enumerate(sizes) if n <= wanted]
-        if all(setting.length != wanted for setting in made):
+        if wanted not in dict(sizes):
             made.append(Setting(wanted, 4 if wanted < 16 else 3, self.seed + len(sizes)))
         most_rows = 33 if self.thorough else 17
         made[0] = replace(made[0], widest=made[-1].length, most_rows=most_rows)
@@ -144,15 +139,21 @@ class Plan:
     def check(self, model: Adapter) -> Report:
         """Every check wanted, on every batch, in each mode and precision that the model has."""
         self.model = model
-        settings = self.sizes(model.facts.limit)
-        eval_mode = in_eval_mode(model.module)
+        settings = self.sizes(model.facts.max_length)
+        eval_mode, threads = in_eval_mode(model.module), on_one_thread(model.module)
         gradients = torch.inference_mode(False)  # whatever the program has set
-        with gradients, torch.random.fork_rng(devices=[]), on_one_thread(model), eval_mode:
+        with gradients, torch.random.fork_rng(devices=[]), threads, eval_mode:
             torch.manual_seed(self.seed)
             try:
                 batch, *plain = self._first_batches(settings[0])
             except Unsteady as error:
-                batch = self._unsteady(error)
+                batch = error.batch
+                module = batch.model.module
+                if error.drawn and (module is None or module.training):
+                    raise  # it may be dropout that its user left on
+                self._add(batch)
+                again = next(part for part in PARTS if part.of == "last")
+                self.found[again] = measured(batch.jitter, batch.tolerance, "", str(error))
             else:
                 self._ask_all(batch, plain, settings)
         if model.facts.equal_lengths:
@@ -160,28 +161,25 @@ class Plan:
                 "source and target are of one length in every batch, filled up with pads: the "
                 "model refuses others"
             )
-        precision = str(batch.dtype).removeprefix("torch.")
-        return Report(model.facts.name, precision, self._results(), self.tried)
+        results = [self._merged(name) for name in CHECKS if name in {p.check for p in self.found}]
+        return Report(model.facts.name, batch.precision, tuple(results), self.tried)
 
-    def _results(self) -> tuple[Result, ...]:
-        """One for each check, in the order of `CHECKS`."""
-        results = []
-        for name in CHECKS:
-            parts = {part.name: r for part, r in self.found.items() if part.check == name}
-            if not parts:
-                continue
-            essential = [part.name for part in PARTS if part.check == name and part.essential]
-            result = merged(name, parts, essential[0] if essential else "")
-            gradients = parts.get("gradients")
-            is_number = gradients is not None and gradients.verdict == "PASS"
-            if name == "pads" and result.verdict == "FAIL" and is_number:
-                result = replace(result, message=result.message + THEIR_NUMBER)
-            if self.model.facts.hides_causes and result.verdict != "PASS":
-                result = Result(name, result.verdict, "why is not told in a closed exercise")
-            results.append(result)
-        return tuple(results)
-
-    # The first batch -----------------------------------------------------------------------------
+    def _merged(self, name: str) -> Result:
+        """The result of a check from those of its parts."""
+        parts = {part.name: result for part, result in self.found.items() if part.check == name}
+        essential = [part.name for part in PARTS if part.check == name and part.essential]
+        result = merged(name, parts, essential[0] if essential else "")
+        if self.model.facts.hides_causes and result.verdict != "PASS":
+            return Result(name, result.verdict, "why is not told in a closed exercise")
+        gradients = parts.get("gradients")
+        is_number = gradients is not None and gradients.verdict == "PASS"
+        if name == "pads" and result.verdict == "FAIL" and is_number:
+            remark = (
+                "; what pads hold does not matter, by gradients, so it may be how many there are: "
+                "a mean, scale or position that uses the padded width"
+            )
+            return replace(result, message=result.message + remark)
+        return result
 
     def _first_batches(self, setting: Setting) -> list[Batch]:
         """The first batch in fp64, and in fp32 where the model has both: fp64 is left where it
@@ -194,16 +192,14 @@ class Plan:
                 "so a copy would still run the original's modules"
             )
             double = None
+        if double is None or model.module is None:
+            return [Batch(model, setting)]
+        came_as = {p.dtype for p in model.module.parameters() if p.is_floating_point()}
+        single = None if came_as == {torch.float64} else copy_of(model, torch.float32)
         made: list[Batch] = []
         raised = []
-        if double is None or model.module is None:
-            made.append(Batch(Copy(model, None), setting))
-        else:
-            came_as = {p.dtype for p in model.module.parameters() if p.is_floating_point()}
-            single = None if came_as == {torch.float64} else copy_of(model, torch.float32)
-            for of in (double, single, copy_of(model)):
-                if of is None or (made and of.precision is None):
-                    continue
+        for of in (double, single, copy_of(model)):
+            if of is not None and not (made and of.precision is None):
                 try:
                     made.append(Batch(of, setting))
                 except UserError as error:
@@ -213,47 +209,55 @@ class Plan:
         if len(made) > 1 and not _same_model(*made):
             notes.append("judged in fp32: the copy in fp64 is another model")
             del made[0]
-        made[0].require_wider_is_taken()
-        if opened := made[0].copy.opened:
+        if opened := made[0].model.opened:
             notes.append(
                 f"{len(opened)} weights that are all zero hold small random numbers in the copy, "
                 "for nothing is seen through them"
             )
         return made
 
-    def _unsteady(self, error: Unsteady) -> Batch:
-        """The message about a model that answers the same input in two ways: nothing can be asked.
-        Raises the error where that may be dropout that its user left on."""
-        batch = error.batch
-        module = batch.model.module
-        if error.drawn and (module is None or module.training):
-            raise error
-        self._add(batch)
-        again = next(part for part in PARTS if part.of == "last")
-        self.found[again] = measured(batch.jitter, batch.tolerance, "", str(error))
-        return batch
-
     # Asking ------------------------------------------------------------------------------------
 
     def _ask_all(self, batch: Batch, plain: list[Batch], settings: list[Setting]) -> None:
         """The first batch in each precision, then longer ones in each mode."""
-        train = self._train(batch)
+        of, notes = batch.model, self.tried.notes
+        copies = [of]
+        if self.model.module is None or of is self.model:
+            no_module = self.model.module is None
+            why = "there is no module to copy" if no_module else "it cannot be copied"
+            notes.append(f"train mode not tried: {why}")
+        elif (train := copy_of(self.model, of.precision, training=True)) is not None:
+            copies.append(train)
         self._ask_of(batch, "first", "every", "both ends")
         for other in plain:
             self._ask_of(other, "every")
         longest = batch
-        left: set[Copy] = set()
         for number, setting in enumerate(settings):
-            for of in (batch.copy, train):
-                is_skipped = number == 0 if of is batch.copy else number == 2 < len(settings) - 1
-                if of is None or of in left or is_skipped:  # train mode skips one, to save time
+            for copied in tuple(copies):
+                is_skipped = number == 0 if copied is of else number == 2 < len(settings) - 1
+                if is_skipped:  # train mode skips one, to save time
                     continue
-                longer = self._made(of, setting)
-                if longer is None or not self._is_within(longer):
-                    left.add(of)
+                try:
+                    longer = Batch(copied, setting)
+                except UserError as error:
+                    notes.append(
+                        f"length {setting.length} in {copied.mode} mode not judged: {error}"
+                    )
+                    copies.remove(copied)
                     continue
+                needed = 80 * longer.work  # so many answers are asked for, about
+                if not self.thorough and self.spent + needed >= WORK:
+                    left_out = f"lengths from {setting.length} on in {copied.mode} mode"
+                    self.tried.left_out.append(left_out)
+                    notes.append(
+                        f"{left_out} left out: the model is large; length={THOROUGH} tries them, "
+                        "or give a smaller model"
+                    )
+                    copies.remove(copied)
+                    continue
+                self.spent += needed
                 self._ask_of(longer, "every")
-                longest = longer if of is batch.copy else longest
+                longest = longer if copied is of else longest
         if longest is not batch:
             self._ask_of(longest, "both ends")
         self._ask_of(longest, "longest")
@@ -261,155 +265,103 @@ class Plan:
 
     def _ask_of(self, batch: Batch, *of: str) -> None:
         for part in PARTS:
-            if part.of in of:
+            if part.of in of and part.check in self.wanted:
                 self._ask(part, batch)
-
-    def _train(self, batch: Batch) -> Copy | None:
-        """A copy in train mode."""
-        if self.model.module is None or batch.model is self.model:
-            no_module = self.model.module is None
-            why = "there is no module to copy" if no_module else "it cannot be copied"
-            self.tried.notes.append(f"train mode not tried: {why}")
-            return None
-        return copy_of(self.model, batch.copy.precision, training=True)
-
-    def _is_within(self, batch: Batch) -> bool:
-        """Whether the checks of a batch are within bounds, which they then use up; a note if
-        not."""
-        needed = ANSWERS * batch.work
-        if self.thorough or self.spent + needed < WORK:
-            self.spent += needed
-            return True
-        left_out = f"lengths from {batch.setting.length} on in {batch.copy.mode} mode"
-        self.tried.left_out.append(left_out)
-        self.tried.notes.append(
-            f"{left_out} left out: the model is large; length={THOROUGH} tries them, or give a "
-            "smaller model"
-        )
-        return False
-
-    def _made(self, of: Copy, setting: Setting) -> Batch | None:
-        """A batch of some size; None, with a note, where the model does not take it."""
-        try:
-            batch = Batch(of, setting)
-            batch.require_wider_is_taken()
-            return batch
-        except UserError as error:
-            self.tried.notes.append(
-                f"length {setting.length} in {of.mode} mode not judged: {error}"
-            )
-            return None
 
     def _ask(self, part: Part, batch: Batch) -> None:
         """Ask one part of a batch, unless it has failed already. Of two results that counts which
         judged something, and of passes the worse."""
         known = self.found.get(part)
-        if part.check not in self.wanted or (known is not None and known.verdict == "FAIL"):
+        if known is not None and known.verdict == "FAIL":
             return
         if self.progress is not None:
             self.progress(f"{part.check}: {part.name}, {batch.described}")
         self._add(batch)
         new = self._result(part, batch)
-        if new.verdict == "FAIL" and new.difference is not None and math.isnan(new.difference):
-            single = self._in_single(batch)
-            new = new if single is None else self._result(part, single)
+        is_nan = new.difference is not None and math.isnan(new.difference)
+        if new.verdict == "FAIL" and is_nan and batch.model.precision == torch.float64:
+            single = copy_of(self.model, torch.float32, batch.model.training)  # which users run
+            with contextlib.suppress(UserError):
+                new = new if single is None else self._result(part, Batch(single, batch.setting))
         rank = {"FAIL": 3, "PASS": 2, "cannot judge": 1, "not asked": 0, "does not apply": 0}
         if known is None or rank[new.verdict] > rank[known.verdict]:
             self.found[part] = new
         elif new.verdict == known.verdict == "PASS" and new.strain > known.strain:
             self.found[part] = replace(new, message=known.message)
 
-    def _in_single(self, batch: Batch) -> Batch | None:
-        """For a check that met NaN in a copy in fp64, the batch in fp32, which users run."""
-        if batch.copy.precision != torch.float64:
-            return None
-        single = copy_of(self.model, torch.float32, batch.copy.training)
-        try:
-            return None if single is None else Batch(single, batch.setting)
-        except UserError:
-            return None
-
     def _add(self, batch: Batch) -> None:
-        setting, of = batch.setting, batch.copy
-        self.tried.add(setting.length, len(batch.src), of.mode, batch.dtype, setting.seed)
+        length, seed = batch.setting.length, batch.setting.seed
+        self.tried.asked.add((length, len(batch.src), batch.model.mode, batch.precision, seed))
 
     def _result(self, part: Part, batch: Batch) -> Result:
+        facts = batch.facts
+        if part.check in NOT_OF_ENCODERS and not facts.is_causal:
+            return Result("", "does not apply", NOT_OF_ENCODERS[part.check])
+        if part.check == "source" and not facts.has_source:
+            return Result("", "does not apply", "the model has no source")
         try:
             result = part.ask(batch)
-        except Wrong as wrong:
-            result = measured(1.0, 0.0, "", str(wrong))
+        except Told as reason:
+            if reason.verdict != "FAIL":
+                return Result("", reason.verdict, str(reason), give=reason.give)
+            result = measured(1.0, 0.0, "", str(reason))
         except NoAnswer as error:
             if part.fragile:
                 return Result("", "FAIL", str(error), math.nan, batch.tolerance)
             hint = "if it takes fewer places, give max_length=..."
             return Result("", "cannot judge", f"{error}; {hint}")
-        except CannotJudge as reason:
-            return Result("", "cannot judge", str(reason))
-        except NotAsked as reason:
-            return Result("", "not asked", str(reason), give=reason.give)
-        except NotApplicable as reason:
-            return Result("", "does not apply", str(reason))
         except UserError:
             raise
         except Exception as error:  # hooks in foreign models meet tensors of any kind
-            if batch.facts.is_textbook:
+            if facts.is_textbook:
                 raise
             what = f"{type(error).__name__}: {(str(error).splitlines() or [''])[0][:150]}"
             return Result("", "cannot judge", f"the check met {what}")
-        if result.verdict != "FAIL":
-            return result
-        if part.check in READS_PADS and (other := self._other_source_pad(batch)) is not None:
-            doubt = (
-                f"id {batch.facts.pad_id} behind a source is seen as a symbol, and id {other} is "
-                f"not seen: if the source has a pad of its own, give source_pad_id={other}"
-            )
-            return Result("", "cannot judge", doubt)
-        by_shapes = part.name == "other shapes"
-        mode = "" if by_shapes else self._mode_named(part.ask, batch)
-        causes: tuple[str, ...] = ()
-        if part.check == "future" and by_shapes and batch.facts.has_source:
-            causes = ("pads",)  # shapes change pads and symbols together
-        elif part.check in ("pads", "rows") and batch.facts.kind == "decoder":
-            causes = ("future",)  # pads behind ids lie in the future
-        result = replace(result, message=result.message + mode, causes=causes)
-        return self._explained(part.check, result, batch)
+        return self._explained(part, result, batch) if result.verdict == "FAIL" else result
 
-    def _mode_named(self, ask: Callable[[Batch], Result], batch: Batch) -> str:
+    def _explained(self, part: Part, result: Result, batch: Batch) -> Result:
+        """A failure with its mode, where it shows, the smallest example, and how to see it again;
+        no failure where the source may have another pad, which is looked for once."""
+        facts, check = batch.facts, part.check
+        if check in ("pads", "rows", "calls", "source", "labels"):
+            if self.source_pad is None:
+                self.source_pad = (changes.other_source_pad(batch),)
+            if (other := self.source_pad[0]) is not None:
+                doubt = (
+                    f"id {facts.pad_id} behind a source is seen as a symbol, and id {other} is "
+                    f"not seen: if the source has a pad of its own, give source_pad_id={other}"
+                )
+                return Result("", "cannot judge", doubt)
+        by_shapes = part.name == "other shapes"
+        message = result.message if by_shapes else result.message + self._mode_named(part, batch)
+        if batch.setting.length != SIZES[0][0] or batch.model.training:
+            message += f" ({batch.described})"
+        causes: tuple[str, ...] = ()
+        if check == "future" and by_shapes and facts.has_source:
+            causes = ("pads",)  # shapes change pads and symbols together
+        elif check in ("pads", "rows") and facts.kind == "decoder":
+            causes = ("future",)  # pads behind ids lie in the future
+        details = {}
+        if result.change is not None:
+            details["where"] = locate.first_module(batch, result.change)
+            details["example"] = locate.smallest(batch, result.change)
+        asked = f'only="{check}", length={self.length}, seed={self.seed}'
+        details["reproduce"] = f"toytrans.check(model, ..., {asked})"
+        details = {name: text for name, text in details.items() if text}
+        return replace(result, message=message, causes=causes, details=details, change=None)
+
+    def _mode_named(self, part: Part, batch: Batch) -> str:
         """Which mode fails, where the same batch passes in the other one; "" where both fail."""
         if batch.facts.is_textbook or batch.model is self.model:
             return ""
-        other = copy_of(self.model, batch.copy.precision, not batch.copy.training)
+        other = copy_of(self.model, batch.model.precision, not batch.model.training)
         try:
-            passes = other is not None and ask(Batch(other, batch.setting)).verdict == "PASS"
+            passes = other is not None and part.ask(Batch(other, batch.setting)).verdict == "PASS"
         except Exception:  # the other mode cannot be asked: it tells nothing
             return ""
-        if not passes:
+        if not passes or other is None:
             return ""
-        fails, other_mode = ("train", "eval") if batch.copy.training else ("eval", "train")
-        return f"; {fails} mode alone, {other_mode} mode passes: look for self.training"
-
-    def _other_source_pad(self, batch: Batch) -> int | None:
-        """An id that acts as the source's pad, looked for once."""
-        if self.source_pad is None:
-            self.source_pad = (changes.other_source_pad(batch),)
-        return self.source_pad[0]
-
-    def _explained(self, check: str, result: Result, batch: Batch) -> Result:
-        """A failure with where it shows, the smallest example, and how to see it again."""
-        where = example = ""
-        if result.change is not None:
-            where = locate.first_module(batch, result.change)
-            example = locate.smallest(batch, result.change)
-        plainly = batch.setting.length == SIZES[0][0] and batch.copy.mode == "eval"
-        return replace(
-            result,
-            message=result.message if plainly else f"{result.message} ({batch.described})",
-            where=where or None,
-            example=example or None,
-            reproduce=f'toytrans.check(model, ..., only="{check}", length={self.length}, '
-            f"seed={self.seed})",
-            change=None,
-        )
+        return f"; {batch.model.mode} mode alone, {other.mode} mode passes: look for self.training"
 
 
 def _same_model(batch: Batch, plain: Batch) -> bool:
@@ -419,3 +371,87 @@ def _same_model(batch: Batch, plain: Batch) -> bool:
     moved = batch.moved(plain.logits.to(batch.logits.dtype), batch.logits)[batch.real]
     median = moved.nan_to_num(0.0, 0.0, 0.0).median() if moved.numel() else 0.0
     return float(median) <= 1e-2 * batch.typical_logit
+
+
+# What users call --------------------------------------------------------------------------------
+
+
+def check(
+    model: Any,
+    *,
+    pad_id: int | None = None,
+    vocabulary_size: int | None = None,
+    source_size: int | None = None,
+    start_id: int | None = None,
+    eos_id: int | None = None,
+    embedding: Any = None,
+    loss: Callable[[Tensor, Tensor], Tensor] | None = None,
+    batch: Callable[[Any], tuple[Tensor, Tensor, Tensor]] | None = None,
+    source_pad_id: int | None = None,
+    pad_side: str | None = None,
+    batch_first: bool | None = None,
+    max_length: int | None = None,
+    kind: str | None = None,
+    generate: Callable[..., Any] | None = None,
+    scale: float | None = None,
+    length: int | None = None,
+    seed: int = 0,
+    only: Iterable[str] = (),
+    skip: Iterable[str] = (),
+    progress: Progress | None = None,
+) -> Report:
+    """Run every check that applies to a model.
+
+    model: f(src (B, S), tgt_in (B, T)) -> logits (B, T, V), ids in int64; or a toytrans run, or a
+    Hugging Face model, of which the rest is known. A module is copied: the one given stays as it
+    is. A model of one stream takes ids alone: kind is then "decoder" or "encoder".
+
+    pad_id, vocabulary_size: of the target; source_pad_id, source_size: the source's, if others.
+    start_id: the first decoder input; eos_id: what ends a sequence. pad_side: "left" where targets
+    are padded there. batch_first: False where ids and logits are (T, B); detected if not given.
+    max_length: the most places the model takes. embedding: what embeds ids, or (source's,
+    target's), if it is no nn.Embedding. loss: (logits, tgt_out) -> mean. batch: pairs of lists of
+    symbol ids -> (src, tgt_in, tgt_out). generate: (src, tgt_in) -> logits made step by step, or
+    src -> ids decoded greedily, to be compared with the parallel pass. scale: what multiplies q k,
+    where it is not 1 / root of the head's width.
+
+    length: symbols of the longest sequence tried, 64. With more (512 say) the checks are thorough:
+    batches of 32 rows, and no bound on work. only, skip: names of checks, as ["pads", "future"].
+    progress: called with what is being tried.
+
+    Raises UserError where the model cannot be asked: wrong shape, NaN throughout, another answer
+    at the second call, an exception of its own, fewer places than needed.
+    """
+    plan = Plan(length, seed, selected(only, skip), progress)
+    adapter = adapter_of(
+        model,
+        pad_id=pad_id,
+        vocabulary_size=vocabulary_size,
+        source_size=source_size,
+        start_id=start_id,
+        eos_id=eos_id,
+        embedding=embedding,
+        loss=loss,
+        batch=batch,
+        source_pad_id=source_pad_id,
+        pad_side=pad_side,
+        batch_first=batch_first,
+        max_length=max_length,
+        kind=kind,
+        generate=generate,
+        scale=scale,
+    )
+    return plan.check(adapter)
+
+
+def selected(only: Iterable[str], skip: Iterable[str] = ()) -> tuple[str, ...]:
+    """The names of checks to ask for, all where none is given, but for those to skip: ["pads",
+    "future"], or "pads,future". Raises UserError for others, and where none is left."""
+    given = [each.split(",") if isinstance(each, str) else each for each in (only, skip)]
+    wanted, left_out = ([name.strip() for name in each if name.strip()] for each in given)
+    if unknown := [name for name in (*wanted, *left_out) if name not in CHECKS]:
+        raise UserError(f"no check {', '.join(unknown)}; there are {', '.join(CHECKS)}")
+    names = tuple(name for name in wanted or CHECKS if name not in left_out)
+    if not names:
+        raise UserError(f"skip {', '.join(left_out)}: no check is left; leave out fewer")
+    return names

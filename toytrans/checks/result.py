@@ -4,11 +4,9 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, get_args
 
 if TYPE_CHECKING:
-    import torch
+    from toytrans.checks.changes import Change
 
-    from toytrans.checks.change import Change
-
-Verdict = Literal["PASS", "FAIL", "cannot judge", "not asked", "does not apply"]
+Verdict = Literal["FAIL", "PASS", "cannot judge", "not asked", "does not apply"]
 
 CHECKS = {
     "pads": "pads change no real output",
@@ -42,24 +40,39 @@ class CheckFailed(AssertionError):
     """A report that is not passed; the message is its text."""
 
 
-class NotApplicable(Exception):
-    """The model has nothing that a check could be about; the message says what."""
+class Told(Exception):
+    """What came of a check without measuring; the message says why."""
+
+    verdict: Verdict
+    give: tuple[str, ...] = ()
 
 
-class NotAsked(Exception):
+class Wrong(Told):
+    """Something is wrong; the message is the cause."""
+
+    verdict = "FAIL"
+
+
+class CannotJudge(Told):
+    """A check lacks what it needs; the message says what, and what to give."""
+
+    verdict = "cannot judge"
+
+
+class NotAsked(Told):
     """A check needs arguments that were not given: what each is, by its name."""
+
+    verdict = "not asked"
 
     def __init__(self, **needed: str) -> None:
         super().__init__("needs " + " and ".join(needed.values()))
         self.give = tuple(needed)
 
 
-class CannotJudge(Exception):
-    """A check lacks what it needs; the message says what, and what to give."""
+class NotApplicable(Told):
+    """The model has nothing that a check could be about; the message says what."""
 
-
-class Wrong(Exception):
-    """A check found what is wrong without measuring; the message is the cause."""
+    verdict = "does not apply"
 
 
 @dataclass(frozen=True)
@@ -69,8 +82,8 @@ class Result:
     difference: of what its title says. It passes up to the tolerance or, where something
     `must_change`, beyond it; both None where nothing was measured. NaN never passes.
     message: evidence of a pass, cause of a failure, or why there is no verdict.
-    where, example, reproduce: of a failure, where known: where it first shows, the smallest
-    example, and a line that shows it again. give: arguments that were not given.
+    details: of a failure, by name, where known: "where" it first shows, the smallest "example",
+    and a line to "reproduce" it. give: arguments that were not given.
     change: what was changed in it. explains: whether other checks may fail for the same cause.
     causes: checks that explain it where they fail too, beside those of `FOLLOWS`.
     parts: what a check is made of, by their names.
@@ -82,9 +95,7 @@ class Result:
     difference: float | None = None
     tolerance: float | None = None
     must_change: bool = False
-    where: str | None = None
-    example: str | None = None
-    reproduce: str | None = None
+    details: dict[str, str] = field(default_factory=dict)
     give: tuple[str, ...] = ()
     explains: bool = True
     causes: tuple[str, ...] = ()
@@ -96,27 +107,34 @@ class Result:
         return CHECKS.get(self.name, "")
 
     @property
-    def details(self) -> dict[str, str]:
-        """What is known of a failure beside its cause."""
-        known = {"where": self.where, "example": self.example, "reproduce": self.reproduce}
-        return {name: value for name, value in known.items() if value}
-
-    @property
     def strain(self) -> float:
         """How near to failing a pass was: 1 at the tolerance."""
-        if self.must_change:
-            return 0.0
-        return (self.difference or 0.0) / (self.tolerance or 1.0)
+        return 0.0 if self.must_change else (self.difference or 0.0) / (self.tolerance or 1.0)
 
     @property
-    def measured(self) -> str:
-        """The difference and what is wanted; where none is allowed it counts places or labels."""
+    def headline(self) -> str:
+        """Verdict, name, title, the difference and what is wanted."""
+        text = f"{self.verdict}  {self.name:<9} {self.title:<47} "
         if self.difference is None or self.tolerance is None:
-            return ""
+            return text.rstrip()
         relation = ">" if self.must_change else "<="
-        if not self.tolerance:
-            return f"{self.difference:g} {relation} 0"
-        return f"{self.difference:.1e} {relation} {self.tolerance:.0e}"
+        if not self.tolerance:  # then the difference counts places or labels
+            return f"{text}{self.difference:g} {relation} 0"
+        return f"{text}{self.difference:.1e} {relation} {self.tolerance:.0e}"
+
+    def to_dict(self) -> dict[str, Any]:
+        """As plain values, with its parts."""
+        both = {
+            "verdict": self.verdict,
+            "difference": self.difference,
+            "tolerance": self.tolerance,
+            "words": self.message,
+        } | ({"give": list(self.give)} if self.give else {})
+        if not self.name:
+            return both
+        parts = [{"part": name} | part.to_dict() for name, part in self.parts.items()]
+        named = {"check": self.name, "title": self.title}
+        return named | both | {"must_change": self.must_change, **self.details, "parts": parts}
 
 
 def measured(
@@ -134,38 +152,39 @@ def measured(
     return Result("", verdict, message, difference, tolerance, must_change, **more)
 
 
+def merged(name: str, parts: dict[str, Result], essential: str) -> Result:
+    """The result of a check from those of its parts: the first that failed, else what could be
+    judged, of passes the nearest to failing. Without its essential part, if it has one, it is not
+    judged."""
+    ranks = get_args(Verdict)
+    first = min(parts.values(), key=lambda part: ranks.index(part.verdict))
+    if first.verdict != "FAIL" and essential in parts:
+        base = parts[essential]
+        first = base if base.verdict == "cannot judge" else first
+    worst = first
+    if first.verdict == "PASS":
+        worst = max((p for p in parts.values() if p.verdict == "PASS"), key=lambda p: p.strain)
+    by, least = worst.difference, worst.tolerance
+    return replace(first, name=name, parts=parts, difference=by, tolerance=least)
+
+
 @dataclass
 class Tried:
-    """What the checks were asked of."""
+    """What the checks were asked of. asked: length, rows, mode, precision and seed of batches."""
 
-    lengths: set[int] = field(default_factory=set)
-    rows: set[int] = field(default_factory=set)
-    modes: set[str] = field(default_factory=set)
-    precisions: set[str] = field(default_factory=set)
-    seeds: set[int] = field(default_factory=set)
+    asked: set[tuple[int, int, str, str, int]] = field(default_factory=set)
     notes: list[str] = field(default_factory=list)
     left_out: list[str] = field(default_factory=list)
 
-    def add(self, length: int, rows: int, mode: str, dtype: "torch.dtype", seed: int) -> None:
-        self.lengths.add(length)
-        self.rows.add(rows)
-        self.modes.add(mode)
-        self.precisions.add(str(dtype).removeprefix("torch."))
-        self.seeds.add(seed)
-
     def to_dict(self) -> dict[str, Any]:
         names = ("lengths", "rows", "modes", "precisions", "seeds")
-        known = {name: sorted(getattr(self, name)) for name in names}
+        known = {name: sorted({each[n] for each in self.asked}) for n, name in enumerate(names)}
         return known | {"notes": self.notes, "left_out": self.left_out}
 
     def __str__(self) -> str:
-        if not self.lengths:
-            return "nothing"
         listed = {name: ", ".join(map(str, values)) for name, values in self.to_dict().items()}
-        return (
-            f"lengths {listed['lengths']}; rows {listed['rows']}; {listed['modes']} mode; "
-            f"{listed['precisions']}; seeds {listed['seeds']}"
-        )
+        text = "lengths {lengths}; rows {rows}; {modes} mode; {precisions}; seeds {seeds}"
+        return text.format(**listed) if self.asked else "nothing"
 
 
 class Line(NamedTuple):
@@ -190,7 +209,7 @@ class Report:
         judged."""
         if self.failures:
             return "FAIL"
-        unsure = any(r.verdict == "cannot judge" and r.name in ESSENTIAL for r in self.results)
+        unsure = any(result.name in ESSENTIAL for result in self.of("cannot judge"))
         return "cannot judge" if unsure or not self.of("PASS") else "PASS"
 
     @property
@@ -215,8 +234,8 @@ class Report:
     @property
     def failures(self) -> tuple[Result, ...]:
         """Those that failed, of these the first causes first."""
-        failed, follows = self.of("FAIL"), self.follows
-        return tuple(sorted(failed, key=lambda result: result.name in follows))
+        follows = self.follows
+        return tuple(sorted(self.of("FAIL"), key=lambda result: result.name in follows))
 
     @property
     def follows(self) -> dict[str, str]:
@@ -224,10 +243,9 @@ class Report:
         failed = {result.name: result for result in self.of("FAIL")}
         found: dict[str, str] = {}
         for name, result in failed.items():
-            causes = (*FOLLOWS.get(name, ()), *result.causes)
-            likely = [cause for cause in causes if cause in failed and failed[cause].explains]
-            if likely:
-                found[name] = likely[0]
+            for cause in (*FOLLOWS.get(name, ()), *result.causes):
+                if cause in failed and failed[cause].explains:
+                    found.setdefault(name, cause)
         return {name: found.get(cause, cause) for name, cause in found.items()}
 
     def cause_of(self, result: Result) -> list[str]:
@@ -243,10 +261,9 @@ class Report:
         """Checks of a verdict, and single parts of other checks, in words."""
         found: dict[str, Result] = {}
         for result in self.results:
-            parts = result.parts.items() if result.verdict != verdict else ()
-            found |= {f"{result.name} by {name}": p for name, p in parts if p.verdict == verdict}
-            if result.verdict == verdict:
-                found[result.name] = result
+            parts = {f"{result.name} by {name}": part for name, part in result.parts.items()}
+            here = {result.name: result} if result.verdict == verdict else parts
+            found |= {name: each for name, each in here.items() if each.verdict == verdict}
         return found
 
     @property
@@ -262,9 +279,8 @@ class Report:
     @property
     def decisive(self) -> tuple[str, str]:
         """Of what could not be judged the first that counts, and why."""
-        unsure = self.of("cannot judge")
-        essential = [result for result in unsure if result.name in ESSENTIAL]
-        first = (*essential, *unsure, *self.results)[0]
+        unsure = sorted(self.of("cannot judge"), key=lambda result: result.name not in ESSENTIAL)
+        first = (*unsure, *self.results)[0]
         return first.name, first.message
 
     @property
@@ -289,93 +305,50 @@ class Report:
         in one line, or each check in lines of its own for `everything`."""
         lines = [Line(f"{self.subject}, {self.precision}", "title")]
         for result in self.failures:
-            lines.append(_head(result))
+            lines.append(Line(result.headline, "FAIL"))
             lines += [Line(f"      {text}", "cause") for text in self.cause_of(result)]
-        lines += [Line(f"?     {name}: {why}", "cannot judge") for name, why in
-                  self.not_judged.items()]  # fmt: skip
+        for name, why in self.not_judged.items():
+            lines.append(Line(f"?     {name}: {why}", "cannot judge"))
         passed = self.of("PASS")
-        for result in passed if everything else ():
-            lines.append(_head(result))
-            passed_parts = {n: p for n, p in result.parts.items() if p.verdict == "PASS"}
-            lines += [Line(f"      {n}: {p.message}", "more") for n, p in passed_parts.items()]
         if passed and not everything:
             lines.append(Line(f"PASS  {', '.join(result.name for result in passed)}", "PASS"))
-        if asked := _gathered(self.not_asked):
-            text = "; ".join(f"{names} (give {'=, '.join(give)}=)" for give, names in asked.items())
-            lines.append(Line(f"not asked: {text}", "more"))
-        if apart := _gathered({r.name: r.message for r in self.of("does not apply")}):
-            text = "; ".join(f"{names}: {why}" for why, names in apart.items())
-            lines.append(Line(f"does not apply: {text}", "more"))
-        lines.append(Line(f"tried: {self.tried}", "more"))
+        for result in passed if everything else ():
+            lines.append(Line(result.headline, "PASS"))
+            for name, part in result.parts.items():
+                if part.verdict == "PASS":
+                    lines.append(Line(f"      {name}: {part.message}", "more"))
+        asked = _gathered({name: "=, ".join(give) for name, give in self.not_asked.items()})
+        apart = _gathered({each.name: each.message for each in self.of("does not apply")})
+        more = {
+            "not asked": "; ".join(f"{names} (give {give}=)" for give, names in asked.items()),
+            "does not apply": "; ".join(f"{names}: {why}" for why, names in apart.items()),
+            "tried": str(self.tried),
+        }
+        lines += [Line(f"{name}: {text}", "more") for name, text in more.items() if text]
         lines += [Line(f"note: {note}", "more") for note in self.tried.notes]
         return [*lines, Line(self.end, "end")]
 
     def __str__(self) -> str:
         return "\n".join(line.text for line in self.lines())
 
-    def __repr__(self) -> str:
-        return str(self)
+    __repr__ = __str__
 
     def to_dict(self) -> dict[str, Any]:
         """Everything as plain values; numbers that JSON lacks become null."""
-        follows = self.follows
+        follows = {name: {"follows": cause} for name, cause in self.follows.items()}
         return {
             "model": self.subject,
             "precision": self.precision,
             "passed": self.passed,
             "verdict": self.verdict,
             "tried": self.tried.to_dict(),
-            "checks": [_plain(r) | ({"follows": follows[r.name]} if r.name in follows else {})
-                       for r in self.results],
-        }  # fmt: skip
+            "checks": [each.to_dict() | follows.get(each.name, {}) for each in self.results],
+        }
 
 
-def _gathered(values: dict[str, Any]) -> dict[Any, str]:
+def _gathered(values: dict[str, str]) -> dict[str, str]:
     """Names by what they share."""
-    found: dict[Any, str] = {}
+    found: dict[str, list[str]] = {}
     for name, value in values.items():
-        found[value] = f"{found[value]}, {name}" if value in found else name
-    return found
-
-
-def _head(result: Result) -> Line:
-    text = f"{result.verdict}  {result.name:<9} {result.title:<47} {result.measured}"
-    return Line(text.rstrip(), result.verdict)
-
-
-def _plain(result: Result) -> dict[str, Any]:
-    """A result for JSON, with its parts."""
-    found: dict[str, Any] = {
-        "check": result.name,
-        "title": result.title,
-        "verdict": result.verdict,
-        "difference": result.difference,
-        "tolerance": result.tolerance,
-        "must_change": result.must_change,
-        "words": result.message,
-        **result.details,
-    }
-    if result.give:
-        found["give"] = list(result.give)
-    parts = {"verdict", "difference", "tolerance", "words", "give"}
-    found["parts"] = [
-        {"part": name} | {key: value for key, value in _plain(part).items() if key in parts}
-        for name, part in result.parts.items()
-    ]
-    return found
-
-
-def merged(name: str, parts: dict[str, Result], essential: str) -> Result:
-    """The result of a check from those of its parts: the first that failed, else what could be
-    judged, of passes the nearest to failing. Without its essential part, if it has one, it is not
-    judged."""
-    ranks = ("FAIL", *get_args(Verdict))
-    first = min(parts.values(), key=lambda part: ranks.index(part.verdict))
-    base = parts.get(essential)
-    if base is not None and base.verdict == "cannot judge" and first.verdict != "FAIL":
-        first = base
-    worst = first
-    if first.verdict == "PASS":
-        worst = max((p for p in parts.values() if p.verdict == "PASS"), key=lambda p: p.strain)
-    difference, tolerance = worst.difference, worst.tolerance
-    return replace(first, name=name, difference=difference, tolerance=tolerance, parts=parts)
+        found.setdefault(value, []).append(name)
+    return {value: ", ".join(names) for value, names in found.items()}

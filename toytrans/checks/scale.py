@@ -14,7 +14,7 @@ def attentions(batch: Batch) -> list[Attention]:
         src, tgt_in = batch.src.clone(), batch.tgt_in.clone()
         with (
             attention_seen(batch.model.module, src, tgt_in) as batch.kept["attentions"],
-            batch.copy.without_dropout_and_with_state_kept(),
+            batch.model.without_dropout(),
         ):
             batch.model.answer(src, tgt_in)
     found: list[Attention] = batch.kept["attentions"]
@@ -27,28 +27,30 @@ def attention_is_right(batch: Batch) -> Result:
     seen = attentions(batch)
     found = [attention for attention in seen if attention.is_attention and attention.scores.inner]
     if not found:
-        raise NotApplicable(_why_not(seen))
-    faults = [(a, fault) for a in found if (fault := _fault(batch, a))]
+        raise NotApplicable(
+            "no softmax is of a product of queries and keys, as in additive attention"
+            if any(attention.is_attention for attention in seen)
+            else "no softmax gives weights that are multiplied with values"
+            if seen
+            else "no softmax of torch's runs on what depends on the ids: there is none, or it is "
+            "written out"
+        )
+    faults = [(a, fault) for a in found if (fault := _leak(a) or _wrong_scale(batch, a))]
     if faults:
         attention, fault = faults[0]
         count = f" ({len(faults)} of {len(found)} attentions)" if len(faults) > 1 else ""
         cause = f"{_where(batch, attention)}{fault}{count}"
         leaks = bool(_leak(attention))
         return measured(float(len(faults)), 0.0, "", cause, explains=leaks)
-    unsure = [(a, doubt) for a in found if (doubt := _doubt(batch, a))]
-    if unsure:
-        raise CannotJudge(_where(batch, unsure[0][0]) + unsure[0][1])
+    for attention in found:
+        if doubt := _doubt(batch, attention):
+            raise CannotJudge(_where(batch, attention) + doubt)
     fills = sorted({fill for a in found for fill in a.scores.fills}, reverse=True)
     closed = f", closed ones hold {', '.join(f'{x:.3g}' for x in fills)}" if fills else ""
     wanted = "1 / root of d_head" if batch.facts.scale is None else f"{batch.facts.scale:g}"
     count = f"{len(found)} attention{'s' * (len(found) > 1)}"
     evidence = f"{count}: scores are q k times {wanted}{closed}; softmax over keys"
     return measured(0.0, 0.0, evidence, "")
-
-
-def _fault(batch: Batch, attention: Attention) -> str:
-    """What is wrong with an attention, by mistakes that are known; "" for nothing."""
-    return _leak(attention) or _wrong_scale(batch, attention, _wanted(batch, attention))
 
 
 def _leak(attention: Attention) -> str:
@@ -70,20 +72,20 @@ def _leak(attention: Attention) -> str:
     return ""
 
 
-def _wrong_scale(batch: Batch, attention: Attention, wanted: float) -> str:
+def _wrong_scale(batch: Batch, attention: Attention) -> str:
     """A wrong scale that is known as a mistake, in words; "" for another, which may be meant, and
     for those of Hugging Face's layers, which hold what their config says."""
-    scores = attention.scores
-    if _near(scores.factor, wanted) or scores.learned:
+    scores, facts = attention.scores, batch.facts
+    wanted = scores.inner**-0.5 if facts.scale is None else facts.scale
+    if scores.learned or _near(scores.factor, wanted):
         return ""
     is_said = f"scores are q k times {scores.factor:.3g}"
-    if batch.facts.scale is not None:
+    if facts.scale is not None:
         return f"{is_said}, and scale={wanted:g} was given"
     if type(attention.module).__module__.startswith("transformers."):
         return ""
-    given = f"scale={scores.factor:.3g}"
-    meant = "" if batch.facts.is_textbook else f"; if that is meant, give {given}"
     right = f"1 / root of the head's width {scores.inner} is {wanted:.3g}"
+    meant = "" if facts.is_textbook else f"; if that is meant, give scale={scores.factor:.3g}"
     for width in (scores.width, scores.inner * scores.heads):
         if width != scores.inner and width and _near(scores.factor, width**-0.5):
             return f"{is_said}, 1 / root of the model's width {width}; {right}{meant}"
@@ -92,15 +94,15 @@ def _wrong_scale(batch: Batch, attention: Attention, wanted: float) -> str:
     if _near(scores.factor, scores.inner**0.5):
         return f"{is_said}; {right}: multiplied in place of divided?{meant}"
     has_heads = scores.heads > 1 or scores.inner < scores.width
-    is_bare = scores.plain and has_heads and not scores.biased
-    if _near(scores.factor, 1) and is_bare:
+    if _near(scores.factor, 1) and scores.plain and has_heads and not scores.biased:
         return f"nothing scales the scores q k; {right}{meant}"
-    return f"{is_said}; {right}" if batch.facts.is_textbook else ""
+    return f"{is_said}; {right}" if facts.is_textbook else ""
 
 
 def _doubt(batch: Batch, attention: Attention) -> str:
     """Why an attention without a known mistake is not said to be right; "" if it is."""
-    scores, wanted = attention.scores, _wanted(batch, attention)
+    scores = attention.scores
+    wanted = scores.inner**-0.5 if batch.facts.scale is None else batch.facts.scale
     if scores.learned:
         return "a learned number scales the scores, so no other is wanted"
     if math.isnan(scores.factor):
@@ -115,11 +117,6 @@ def _doubt(batch: Batch, attention: Attention) -> str:
     )
 
 
-def _wanted(batch: Batch, attention: Attention) -> float:
-    given = batch.facts.scale
-    return float(attention.scores.inner**-0.5 if given is None else given)
-
-
 def _near(a: float, b: float) -> bool:
     """But for half precision's rounding."""
     return math.isclose(a, b, rel_tol=0.01)
@@ -131,14 +128,3 @@ def _where(batch: Batch, attention: Attention) -> str:
     names = {} if module is None else {part: name for name, part in module.named_modules()}
     name = re.sub(r"^model(\.|$)", "", names.get(attention.module, ""))
     return f"{name}: " if name else ""
-
-
-def _why_not(seen: list[Attention]) -> str:
-    """Why no attention was judged."""
-    if any(attention.is_attention for attention in seen):
-        return "no softmax is of a product of queries and keys, as in additive attention"
-    if seen:
-        return "no softmax gives weights that are multiplied with values"
-    return (
-        "no softmax of torch's runs on what depends on the ids: there is none, or it is written out"
-    )

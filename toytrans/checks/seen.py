@@ -144,7 +144,11 @@ class Seeing(TorchDispatchMode):
         if name in ("mm", "bmm", "addmm", "baddbmm"):
             return self._product(args, named, result)
         if name in ("_softmax", "_safe_softmax"):
-            return self._softmax(result, traces[0])
+            parents = [part for part in self.running if next(part.children(), None) is not None]
+            around = parents or self.running
+            module = around[-1] if around else None
+            self.seen.append(Attention(module, result.detach(), traces[0]))
+            return Trace(softmax=len(self.seen) - 1, whole=result)
         return Trace()
 
     def _times(self, name: str, a: Any, b: Any) -> Trace:
@@ -213,7 +217,7 @@ class Seeing(TorchDispatchMode):
                 return self._context(trace, value, axis, other if axis == -1 else mine, result)
         if mine is None or other is None:
             of = mine or other
-            if of is not None and of.is_context and _is_merged(of, a, self.rows):
+            if of is not None and of.is_context and _is_merged(of.whole, a, self.rows):
                 self.seen[of.softmax].merged = True
             is_bare = of is None or math.isclose(of.factor, 1)
             return Trace(width=a.shape[-1], plain=is_bare, whole=result)
@@ -247,13 +251,6 @@ class Seeing(TorchDispatchMode):
             attention.sums_keys = attention.sums_keys or bool(is_one.all())
         return Trace(softmax=weights.softmax, is_context=True, whole=result)
 
-    def _softmax(self, weights: Tensor, scores: Trace) -> Trace:
-        parents = [part for part in self.running if next(part.children(), None) is not None]
-        around = parents or self.running
-        module = around[-1] if around else None
-        self.seen.append(Attention(module, weights.detach(), scores))
-        return Trace(softmax=len(self.seen) - 1, whole=weights)
-
 
 def _tensors(value: Any) -> Iterator[Tensor]:
     if isinstance(value, Tensor):
@@ -285,33 +282,26 @@ def _is_split(trace: Trace | None, part: Tensor, rows: int) -> bool:
     """Whether queries or keys (B H, T, Dh) are a projection (B, T, D), read in its own order: no
     axes were swapped, so each head holds pieces of other places."""
     whole = trace.whole if trace is not None and trace.width else None
-    if whole is None or part.dim() != 3 or part.numel() != whole.numel():
+    if whole is None or part.dim() != 3 or part.shape[1] < 2:
         return False
     heads = whole.shape[-1] // part.shape[-1]
-    several = heads > 1 and part.shape[1] > 1 and len(part) == rows * heads
-    return several and _is_read_as(whole, part)
+    return heads > 1 and len(part) == rows * heads and _is_read_as(whole, part)
 
 
-def _is_merged(trace: Trace, merged: Tensor, rows: int) -> bool:
+def _is_merged(whole: Tensor | None, merged: Tensor, rows: int) -> bool:
     """Whether heads' outputs (B H, T, Dh) are read in their own order as (B T, H Dh)."""
-    whole = trace.whole
-    if whole is None or merged.numel() != whole.numel() or whole.shape[-2] < 2:
+    if whole is None or whole.shape[-2] < 2:
         return False
     heads = whole.numel() // (rows * whole.shape[-1] * whole.shape[-2])
-    several = heads > 1 and merged.shape[-1] == heads * whole.shape[-1]
-    return several and _is_read_as(whole, merged)
+    same_width = merged.shape[-1] == heads * whole.shape[-1]
+    return heads > 1 and same_width and _is_read_as(whole, merged)
 
 
 def _is_read_as(whole: Tensor, part: Tensor) -> bool:
     """Whether a part is the whole in its own order. Of one number everywhere nobody can tell."""
-    same = torch.allclose(part, whole.reshape(part.shape).to(part.dtype), equal_nan=True)
-    return same and bool((part != part.flatten()[0]).any())
-
-
-def _parts(module: nn.Module | None) -> list[nn.Module]:
-    """The modules in a module that take hooks."""
-    parts = [] if module is None else list(module.modules())
-    return [part for part in parts if not isinstance(part, torch.jit.ScriptModule)]
+    if part.numel() != whole.numel() or not bool((part != part.flatten()[0]).any()):
+        return False
+    return torch.allclose(part, whole.reshape(part.shape).to(part.dtype), equal_nan=True)
 
 
 @contextlib.contextmanager
@@ -329,10 +319,12 @@ def attention_seen(
         mode.running.pop()
 
     fast = torch.backends.mha.get_fastpath_enabled()
+    parts = () if module is None else module.modules()
     with contextlib.ExitStack() as stack:
-        for part in _parts(module):
-            stack.callback(part.register_forward_pre_hook(enter).remove)
-            stack.callback(part.register_forward_hook(leave, always_call=True).remove)
+        for part in parts:
+            if not isinstance(part, torch.jit.ScriptModule):  # which takes no hooks
+                stack.callback(part.register_forward_pre_hook(enter).remove)
+                stack.callback(part.register_forward_hook(leave, always_call=True).remove)
         stack.callback(torch.backends.mha.set_fastpath_enabled, fast)
         torch.backends.mha.set_fastpath_enabled(False)
         stack.enter_context(sdpa_kernel(SDPBackend.MATH))  # which is made of products and a softmax

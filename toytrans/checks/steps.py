@@ -4,33 +4,23 @@ import torch
 from torch import Tensor, nn
 
 from toytrans.checks.batch import MOST_ROUNDING, Batch, apart, largest
-from toytrans.checks.copies import copy_of, zeroed
+from toytrans.checks.copies import copy_of
+from toytrans.checks.modes import zeroed
 from toytrans.checks.result import CannotJudge, NotApplicable, Result, measured
 from toytrans.checks.subject import Ids
 from toytrans.errors import UserError
-
-CAUSE = (
-    "a step of decoding, which has only the past, gives other logits than the parallel pass: "
-    "that pass sees more or less than the past, or the cache holds something else"
-)
-
-LONGEST = 64
-"""Symbols of the longest batch that is decoded."""
-
-DRAWS = (
-    "generate gives two answers to one input: is dropout left on in it (call model.eval() first), "
-    "or does it sample?"
-)
 
 
 def steps_are_the_pass(batch: Batch) -> Result:
     """Decoding step by step = one parallel pass. A function that was given decodes other rows of
     the same shape afterwards, in which what it keeps of the first ones would show."""
-    if not batch.facts.is_causal:
-        raise NotApplicable("an encoder does not decode")
-    if batch.setting.length > LONGEST:
+    if batch.setting.length > 64:
         raise NotApplicable("steps of longer batches take long")
-    ids = _rows(batch)
+    # targets of one length, sources of several
+    count = max(len(target) for _, target in batch.pairs)
+    ids, _ = batch.made_of([(source, batch.row(count)) for source, _ in batch.pairs])
+    real = batch.facts.real_inputs(ids.tgt_in).sum(1)
+    ids = Ids(ids.src, ids.tgt_in[:, : int(real.min()) if batch.facts.has_source else None])
     # a function that was given runs the model as it came, not the copy
     runs_the_model = batch.model.generate is not None
     near = _nearness(batch) if runs_the_model else batch.tolerance
@@ -48,20 +38,9 @@ def steps_are_the_pass(batch: Batch) -> Result:
             cause = f"{error}, at a second call after one that it answered: is its cache emptied?"
             return measured(1.0, 0.0, "", cause)
         judged = _judged_logits if made.is_floating_point() else _judged_ids
-        with zeroed(batch.copy.opened if runs_the_model else ()):
+        with zeroed(batch.model.opened if runs_the_model else ()):
             results.append(judged(batch, rows, made, again, near))
     return max(results, key=lambda result: (result.verdict == "FAIL", result.difference))
-
-
-def _rows(batch: Batch) -> Ids:
-    """Pairs whose targets are of one length, sources of several: (B, S), (B, T)."""
-    count = max(len(target) for _, target in batch.pairs)
-    pairs = [(source, batch.row(count)) for source, _ in batch.pairs]
-    src, tgt_in, _ = batch.model.batch(pairs)
-    if not batch.facts.has_source:
-        return Ids(src[:, :0], tgt_in)
-    real = batch.facts.real_inputs(tgt_in)
-    return Ids(src, tgt_in[:, : int(real.sum(1).min())])
 
 
 @torch.no_grad()
@@ -72,18 +51,24 @@ def _steps(batch: Batch, ids: Ids, positions: bool = True) -> Tensor:
 def _nearness(batch: Batch) -> float:
     """How far logits may be apart where they are computed in the precision that the model came in,
     by what its rounding does to the batch."""
-    dtype, least = batch.copy.came_as, max(batch.tolerance, 1e-4 * batch.typical_logit)
+    dtype, least = batch.model.came_as, max(batch.tolerance, 1e-4 * batch.typical_logit)
     own = None if dtype is None or dtype.itemsize > 2 else copy_of(batch.model, dtype)
     if own is None:
         return least
     with torch.no_grad():
-        logits = own.model.ask(batch.src.clone(), batch.tgt_in.clone()).to(batch.logits.dtype)
+        logits = own.ask(*batch.ids).to(batch.logits.dtype)
     by = batch.differ(logits, batch.logits, batch.real)
     return max(least, min(3 * by, MOST_ROUNDING * batch.typical_logit))
 
 
-def _parallel(batch: Batch, src: Tensor, tgt_in: Tensor) -> Tensor:
-    """The logits of a parallel pass. Raises CannotJudge where they are one for all ids."""
+def _parallel(batch: Batch, src: Tensor, tgt_in: Tensor, is_steady: bool) -> Tensor:
+    """The logits of a parallel pass. Raises CannotJudge where they are one for all ids, or where
+    decoding gave two answers."""
+    if not is_steady:
+        raise CannotJudge(
+            "generate gives two answers to one input: is dropout left on in it (call model.eval() "
+            "first), or does it sample?"
+        )
     logits = batch.ask(src, tgt_in)
     if not largest(apart(logits, logits[:1, :1]).nan_to_num()):
         raise CannotJudge("the model as it came gives one answer to everything; train it a step")
@@ -93,60 +78,56 @@ def _parallel(batch: Batch, src: Tensor, tgt_in: Tensor) -> Tensor:
 def _judged_logits(batch: Batch, ids: Ids, steps: Tensor, again: Tensor, near: float) -> Result:
     """Logits made step by step beside the parallel pass. again: those of another draw; near: how
     far those in another precision may be apart."""
-    parallel = _parallel(batch, ids.src, ids.tgt_in)
-    came_as = batch.copy.came_as or parallel.dtype
-    same_precision = steps.dtype == parallel.dtype == came_as
+    came_as = batch.model.came_as or batch.logits.dtype
+    same_precision = steps.dtype == batch.logits.dtype == came_as
     tolerance = batch.tolerance if same_precision else near
-    if not largest(apart(steps, again).nan_to_num()) <= tolerance:
-        raise CannotJudge(DRAWS)
+    is_steady = largest(apart(steps, again).nan_to_num()) <= tolerance
+    parallel = _parallel(batch, *ids[:2], is_steady)
     moved = batch.moved(steps.to(parallel.dtype), parallel)
     bad = (~(moved <= tolerance)).any(0).nonzero()[:, 0].tolist()
-    cause = f"{CAUSE} (first at step {bad[0]})" if bad else ""
-    if bad and batch.facts.takes_positions and not moved.isnan().any():
-        without = batch.moved(_steps(batch, ids, positions=False), parallel)
-        if largest(without) <= tolerance:
-            cause = (
-                "a step of decoding is given position_ids counted from 0, as generate gives them, "
-                "and the parallel pass counts its own from another number: without position_ids "
-                "both agree"
-            )
-    if bad and _at_one_place(batch, ids, tolerance):
+    evidence, cause = f"{steps.shape[1]} steps = one parallel pass", ""
+    if bad:
         cause = (
-            "every step of decoding gets the same position: a repeated id gives the same logits "
-            "at each step, and others in the parallel pass; count on from the cache's length"
+            "a step of decoding, which has only the past, gives other logits than the parallel "
+            "pass: that pass sees more or less than the past, or the cache holds something else "
+            f"(first at step {bad[0]})"
         )
-    return measured(largest(moved), tolerance, f"{steps.shape[1]} steps = one parallel pass", cause)
-
-
-def _at_one_place(batch: Batch, ids: Ids, tolerance: float) -> bool:
-    """Whether one id at all places gets the same logits at each step, where the parallel pass tells
-    the places apart."""
-    repeated = Ids(ids.src, ids.tgt_in[:, -1:].expand_as(ids.tgt_in))
-    of_steps = _steps(batch, repeated)
-    parallel = batch.ask(repeated.src, repeated.tgt_in)
-    at_steps, at_once = (largest(apart(x, x[:, :1])) for x in (of_steps, parallel))
-    return at_steps <= tolerance < at_once
+        if batch.facts.takes_positions and not moved.isnan().any():
+            without = batch.moved(_steps(batch, ids, positions=False), parallel)
+            if largest(without) <= tolerance:
+                cause = (
+                    "a step of decoding is given position_ids counted from 0, as generate gives "
+                    "them, and the parallel pass counts its own from another number: without "
+                    "position_ids both agree"
+                )
+        repeated = Ids(ids.src, ids.tgt_in[:, -1:].expand_as(ids.tgt_in))
+        answers = _steps(batch, repeated), batch.ask(*repeated)
+        at_steps, at_once = (largest(apart(x, x[:, :1])) for x in answers)
+        if at_steps <= tolerance < at_once:
+            cause = (
+                "every step of decoding gets the same position: a repeated id gives the same "
+                "logits at each step, and others in the parallel pass; count on from the cache's "
+                "length"
+            )
+    return measured(largest(moved), tolerance, evidence, cause)
 
 
 def _judged_ids(batch: Batch, ids: Ids, made: Tensor, again: Tensor, near: float) -> Result:
     """Whether each id decoded is the best of the parallel pass over those before it. again: those
     of another draw; near: how far an id may be behind the best."""
-    if not torch.equal(made, again):
-        raise CannotJudge(DRAWS)
-    facts = batch.facts
+    facts, first = batch.facts, 1 if batch.facts.has_source else 2  # which it was given
     start = facts.start_id if facts.decoding_start is None else facts.decoding_start
-    first = 1
-    if not facts.has_source:
-        first = 2  # what it was given
-    elif start is not None and not bool((made[:, :1] == start).all()):
-        made = nn.functional.pad(made, (1, 0), value=start)
-    elif start is None:
-        raise CannotJudge("needs the id that decoding starts with (start_id=...)")
+    is_steady = torch.equal(made, again)
+    if facts.has_source:
+        if start is None:
+            raise CannotJudge("needs the id that decoding starts with (start_id=...)")
+        if not bool((made[:, :1] == start).all()):
+            made = nn.functional.pad(made, (1, 0), value=start)
     decoded = made[:, first:]
     ended, live = _ended(batch, decoded)
     if not bool(live.any()):
         raise CannotJudge("generate gave no id behind those that it began with")
-    logits = _parallel(batch, ids.src, made)[:, first - 1 : -1]
+    logits = _parallel(batch, ids.src, made, is_steady)[:, first - 1 : -1]
     best = logits.amax(-1)
     behind = [apart(best, logits.gather(-1, x[..., None])[..., 0]) for x in (decoded, ended)]
     by = largest(torch.minimum(*behind)[live])

@@ -1,5 +1,6 @@
 """A model under check: what is known of it, and the five methods through which it is asked."""
 
+import contextlib
 import copy
 import inspect
 from collections.abc import Callable, Sequence
@@ -10,7 +11,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from toytrans.checks.result import CannotJudge, NotApplicable, NotAsked
+from toytrans.checks.modes import NoDropout, restored
+from toytrans.checks.result import NotAsked, Told
 from toytrans.errors import UserError
 
 Kind = Literal["encoder-decoder", "decoder", "encoder"]
@@ -45,7 +47,7 @@ class Facts:
     """What is known of a model.
 
     decoding_start: the id that decoding starts with; start_id: the one that tgt_in starts with.
-    source_size: ids of the source, if not `vocabulary_size`. limit: the most places. ignored:
+    source_size: ids of the source, if not `vocabulary_size`. max_length: the most places. ignored:
     labels that stand for pads. equal_lengths: it takes source and target of one length alone, so
     the shorter is filled up with pads. time_first: ids are (L, B), logits (T, B, V).
     masks_from_ids: the model makes its masks from ids alone; takes_masks: it is given those of
@@ -65,7 +67,7 @@ class Facts:
     eos_id: int | None = None
     decoding_start: int | None = None
     source_size: int | None = None
-    limit: int | None = None
+    max_length: int | None = None
     ignored: tuple[int, ...] | None = None
     equal_lengths: bool = False
     time_first: bool = False
@@ -130,7 +132,21 @@ class Adapter:
     embeddings: of source and target ids. given_loss: (logits (B, T, V), tgt_out (B, T)) -> the
     mean. maker: pairs -> src, tgt_in, tgt_out. generate: (src, tgt_in) -> logits made step by
     step, or src -> ids (B, L) decoded greedily.
+
+    Of a copy (`copy_of`): `original`, what it is a copy of; `precision`, fp64 or None as the model
+    came; `training`, its mode; `opened`, weights that are all zero in the model, and here small
+    random numbers; `came_as`, the coarsest precision of the model's weights. Found out while it is
+    asked: `true_precision` of its logits; `overwritten`, which of the ids that it is handed it
+    changes; `drops_masked`, whether dropout is handed scores of which some are masked.
     """
+
+    original: "Adapter | None" = None
+    precision: torch.dtype | None = None
+    training = False
+    opened: tuple[nn.Parameter, ...] = ()
+    came_as: torch.dtype | None = None
+    true_precision: torch.dtype | None = None
+    drops_masked = False
 
     def __init__(
         self,
@@ -143,26 +159,22 @@ class Adapter:
     ) -> None:
         self.call, self.facts, self.embeddings = call, facts, embeddings
         self.given_loss, self.maker, self.generate = loss, maker, generate
+        self.overwritten: set[str] = set()
 
     @property
     def module(self) -> nn.Module | None:
         """What holds the weights, where it is at hand."""
         return self.call if isinstance(self.call, nn.Module) else None
 
-    def on(
-        self,
-        call: Callable[..., Any],
-        embeddings: tuple[nn.Module, nn.Module] | None,
-    ) -> Self:
-        """The same for another call, as a copy of the module."""
-        made = copy.copy(self)
-        made.call, made.embeddings = call, embeddings
-        return made
+    @property
+    def mode(self) -> str:
+        return "train" if self.training else "eval"
 
-    def with_facts(self, **changed: Any) -> Self:
-        """The same with other facts."""
+    def on(self, call: Callable[..., Any], embeddings: Any, **facts: Any) -> Self:
+        """The same for another call, as a copy of the module, with other facts."""
         made = copy.copy(self)
-        made.facts = replace(self.facts, **changed)
+        made.call, made.embeddings, made.overwritten = call, embeddings, set()
+        made.facts, made.true_precision = replace(self.facts, **facts), None
         return made
 
     def answer(self, src: Tensor, tgt_in: Tensor, closed: Tensor | None = None) -> Any:
@@ -182,32 +194,41 @@ class Adapter:
 
     def ask(self, src: Tensor, tgt_in: Tensor, closed: Tensor | None = None) -> Tensor:
         """Its answer, checked: logits (B, T, V). An encoder may pool them: its logits (B, C) then
-        stand at every place. It is handed the ids themselves."""
-        facts = self.facts
-        pools = facts.kind == "encoder"
-        rows, places = tgt_in.shape
-        size = None if pools else facts.vocabulary_size
-        wanted = f"({rows}, {places}, {size or 'C'})"
+        stand at every place. It is handed copies of the ids, which are compared afterwards."""
+        facts, handed = self.facts, {"src": src.clone(), "tgt_in": tgt_in.clone()}
         of = f"src {tuple(src.shape)} and tgt_in" if facts.has_source else "ids"
         asked = f"{facts.name}, asked with {of} {tuple(tgt_in.shape)},"
         try:
-            logits = logits_of(self.foreign(asked, self.answer, src, tgt_in, closed))
+            with self.without_dropout():
+                answer = self.foreign(asked, self.answer, *handed.values(), closed)
         except UserError as error:
             raise NoAnswer(str(error)) from error
-        if pools and isinstance(logits, Tensor) and logits.dim() == 2 and len(logits) == rows:
-            logits = logits[:, None].expand(-1, places, -1)
-        if not isinstance(logits, Tensor) or not logits.is_floating_point():
-            what = str(logits.dtype) if isinstance(logits, Tensor) else f"a {type(logits).__name__}"
+        same = zip(handed.items(), (src, tgt_in), strict=True)
+        self.overwritten |= {name for (name, left), ids in same if not torch.equal(left, ids)}
+        logits, pools = logits_of(answer), facts.kind == "encoder"
+        is_logits = isinstance(logits, Tensor) and logits.is_floating_point()
+        if is_logits and pools and logits.dim() == 2 and len(logits) == len(tgt_in):
+            logits = logits[:, None].expand(-1, tgt_in.shape[1], -1)
+        size = logits.shape[-1] if is_logits and pools else facts.vocabulary_size
+        if not is_logits or logits.shape != (*tgt_in.shape, size):
+            wanted = ", ".join(map(str, (*tgt_in.shape, "C" if pools else size)))
+            last = "classes; or, of a pooled one, rows and classes" if pools else "vocabulary"
             raise NoAnswer(
-                f"{asked} gave {what}; expected logits, a floating-point tensor {wanted}"
-            )
-        if logits.shape[:-1] != (rows, places) or size not in (None, logits.shape[-1]):
-            raise NoAnswer(
-                f"{asked} gave shape {tuple(logits.shape)}; expected {wanted}: batch first, "
-                "places, "
-                + ("classes; or, of a pooled one, rows and classes" if pools else "vocabulary")
+                f"{asked} gave {_described(logits)}; expected floating-point logits ({wanted}): "
+                f"batch first, places, {last}"
             )
         return logits.clone().cpu()
+
+    @contextlib.contextmanager
+    def without_dropout(self) -> Any:
+        """A copy in train mode is asked without dropout, and keeps its buffers. A textbook model
+        has no other dropout than that whose rates are zero already, and no buffers that change."""
+        if self.module is None or not self.training or self.facts.is_textbook:
+            yield
+            return
+        with restored(self.module.buffers()), NoDropout() as mode:
+            yield
+        self.drops_masked |= mode.drops_masked
 
     def batch(self, pairs: Symbols) -> tuple[Tensor, Tensor, Tensor | None]:
         """src, tgt_in and tgt_out, this None without a batch maker where start or end is not known.
@@ -216,17 +237,19 @@ class Adapter:
         if self.maker is None:
             end = [] if facts.eos_id is None else [facts.eos_id]
             start = [] if facts.start_id is None else [facts.start_id]
-            src = padded([s + end for s, _ in pairs], facts.source_pad)
             left = facts.pad_side == "left"
+            src = padded([s + end for s, _ in pairs], facts.source_pad)
             tgt_in = padded([start + t for _, t in pairs], facts.pad_id, left)
             tgt_out = padded([t + end for _, t in pairs], facts.pad_id, left)
-            knows_labels = bool(start and end) and facts.is_causal
-            return src, tgt_in, tgt_out if knows_labels else None
+            return src, tgt_in, tgt_out if start and end and facts.is_causal else None
         made = self.foreign("the batch maker", self.maker, pairs)
-        is_three = isinstance(made, tuple | list) and len(made) == 3
-        parts: Any = made if is_three else (None, None, None)
-        of_ids = parts[:2] if parts[2] is None else parts
-        if not all(_is_ids(part, len(pairs)) for part in of_ids):
+        parts: list[Any] = (
+            list(made) if isinstance(made, tuple | list) and len(made) == 3 else [None]
+        )
+        of_ids = [part for n, part in enumerate(parts) if n < 2 or part is not None]
+        is_right = [isinstance(x, Tensor) and x.dtype == torch.int64 and x.dim() == 2 and
+                    len(x) == len(pairs) for x in of_ids]  # fmt: skip
+        if not all(is_right):
             raise UserError(
                 f"the batch maker gave {_described(made)}; expected src (B, S), tgt_in (B, T) and "
                 f"tgt_out (B, T), tensors of int64 ids, a row for each of {len(pairs)} pairs"
@@ -248,8 +271,9 @@ class Adapter:
             raise NotAsked(loss="a loss function")
         value = self.foreign("the loss function", self.given_loss, logits, tgt_out)
         if not isinstance(value, Tensor) or value.numel() != 1:
-            what = tuple(value.shape) if isinstance(value, Tensor) else type(value).__name__
-            raise UserError(f"the loss function gave {what}; expected a scalar tensor, the mean")
+            raise UserError(
+                f"the loss function gave {_described(value)}; expected a scalar tensor, the mean"
+            )
         return value.reshape(())
 
     def step(self, src: Tensor, tgt_in: Tensor, positions: bool = True) -> Tensor:
@@ -262,17 +286,17 @@ class Adapter:
         prompt = src if self.facts.has_source else tgt_in[:, :2]
         given = (src, tgt_in) if takes_both else (prompt,)
         made = self.foreign("generate", self.generate, *(ids.clone() for ids in given))
-        if takes_both:
-            steps = logits_of(made)
-            if not isinstance(steps, Tensor) or steps.shape[:2] != tgt_in.shape:
-                raise UserError(
-                    "generate(src, tgt_in) gave no logits (B, T, V); expected those of each step"
-                )
-            return steps
-        ids = getattr(made, "sequences", made)
-        if not isinstance(ids, Tensor) or ids.dim() != 2 or ids.is_floating_point():
-            raise UserError("generate gave no ids (B, L); expected what is decoded greedily")
-        return ids.long().cpu()
+        steps = logits_of(made) if takes_both else getattr(made, "sequences", made)
+        wanted = tgt_in.shape if takes_both else (len(tgt_in),)
+        is_right = isinstance(steps, Tensor) and steps.dim() == len(wanted) + 1
+        is_right = is_right and steps.is_floating_point() == takes_both
+        if not is_right or steps.shape[: len(wanted)] != wanted:
+            what = (
+                "logits (B, T, V), of each step" if takes_both else "ids (B, L), decoded greedily"
+            )
+            raise UserError(f"generate gave {_described(steps)}; expected {what}")
+        found: Tensor = steps if takes_both else steps.long().cpu()
+        return found
 
     def foreign(self, what: str, function: Callable[..., Any], *given: Any) -> Any:
         """Call a function that may be somebody else's; what it raises becomes one line."""
@@ -280,7 +304,7 @@ class Adapter:
             return function(*given)
         try:
             return function(*given)
-        except (NotApplicable, CannotJudge, NotAsked):  # raised by a hook of ours
+        except Told:  # raised by a hook of ours
             raise
         except RAISED as error:
             first = (str(error).splitlines() or [""])[0][:200]
@@ -294,11 +318,6 @@ def arguments(function: Any) -> list[inspect.Parameter]:
         return list(inspect.signature(called).parameters.values())
     except (TypeError, ValueError):
         return []
-
-
-def _is_ids(part: Any, rows: int) -> bool:
-    is_tensor = isinstance(part, Tensor) and part.dtype == torch.int64
-    return is_tensor and part.dim() == 2 and len(part) == rows
 
 
 def wider(ids: Tensor, places: int, value: int, left: bool = False) -> Tensor:
@@ -318,16 +337,12 @@ def logits_of(answer: Any) -> Any:
     tensor of numbers (B, T, V)."""
     if isinstance(answer, Tensor):
         return answer
-    if isinstance(getattr(answer, "logits", None), Tensor):
-        return answer.logits
-    if isinstance(answer, dict) and isinstance(answer.get("logits"), Tensor):
-        return answer["logits"]
+    found = [getattr(answer, "logits", None)]
+    found += [answer.get("logits")] if isinstance(answer, dict) else []
     if isinstance(answer, tuple | list):
-        for part in answer:
-            if isinstance(part, Tensor) and part.is_floating_point() and part.dim() == 3:
-                return part
-    last = getattr(answer, "last_hidden_state", None)
-    return last if isinstance(last, Tensor) else answer
+        found += [x for x in answer if isinstance(x, Tensor) and x.dim() == 3]
+    found.append(getattr(answer, "last_hidden_state", None))
+    return next((x for x in found if isinstance(x, Tensor) and x.is_floating_point()), answer)
 
 
 def _described(given: Any) -> str:

@@ -17,24 +17,21 @@ import typer
 import toytrans
 from toytrans.cli import (
     attention,
-    board,
     check,
-    demo,
     doctor,
     evaluate,
     exercise,
     explain,
     export,
-    inspect,
+    look,
     report,
     runs,
     sweep,
-    trace,
     train,
     translate,
 )
-from toytrans.cli.common import note, silence
 from toytrans.cli.reporter import reporter
+from toytrans.cli.terminal import note, silence
 from toytrans.errors import UserError, ran_out_of_memory, shortened
 from toytrans.training import signals
 from toytrans.user_code import fault_in_user_code
@@ -56,15 +53,15 @@ app.command("new", rich_help_panel=TRAIN)(explain.new)
 app.command("export", rich_help_panel=TRAIN)(export.export)
 app.command("translate", rich_help_panel=LOOK)(translate.translate)
 app.command("attention", rich_help_panel=LOOK)(attention.attention)
-app.command("inspect-masks", rich_help_panel=LOOK)(inspect.inspect_masks)
-app.command("trace", rich_help_panel=LOOK)(trace.trace)
+app.command("inspect-masks", rich_help_panel=LOOK)(look.inspect_masks)
+app.command("trace", rich_help_panel=LOOK)(look.trace)
 app.command("report", rich_help_panel=LOOK)(report.report)
 app.command("check", rich_help_panel=PROVE)(check.check)
 app.command("eval", rich_help_panel=PROVE)(evaluate.evaluate)
 app.command("doctor", rich_help_panel=PROVE)(doctor.doctor)
-app.command("board", rich_help_panel=PROVE)(board.board)
+app.command("board", rich_help_panel=PROVE)(sweep.board)
 app.command("explain", rich_help_panel=LEARN)(explain.explain)
-app.command("demo", rich_help_panel=LEARN)(demo.demo)
+app.command("demo", rich_help_panel=LEARN)(look.demo)
 app.add_typer(exercise.app, name="exercise", rich_help_panel=LEARN)
 
 

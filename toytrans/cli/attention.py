@@ -1,25 +1,49 @@
 """`toytrans attention`: what every head looks at in a translation, and what each head does."""
 
 import contextlib
+import warnings
+from collections.abc import Iterator
+from itertools import groupby
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
+from rich.cells import cell_len
+from rich.console import Console
+from rich.text import Text
 
-from toytrans.cli.common import (
-    AsJson,
-    Checkpoint,
-    Progress,
-    TrustCode,
-    note,
-    open_run,
-    output,
-    run_and_sequences,
-    warn_of_fault,
-)
-from toytrans.cli.render.heat_maps import PAGE, check_plot, draw, print_maps
-from toytrans.cli.render.panels import paged
+from toytrans.cli.common import check_plot, open_run, write_new
+from toytrans.cli.options import AsJson, Checkpoint, TrustCode, run_and_sequences
+from toytrans.cli.tables import LONGEST, MARKS, axis_names, map_of, paged, print_beside
+from toytrans.cli.terminal import Progress, note, output, plain, print_table, printable
+from toytrans.errors import UserError
 from toytrans.files import json_text
+from toytrans.inspection.table import CLOSED
+from toytrans.rounding import share
+from toytrans.tokens import PAD_ID, SPECIALS
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+    from toytrans.inspection.heads import AttentionMaps, HeadMap, HeadReport
+
+SHADES = {0.05: ("░", "blue"), 0.25: ("▒", "cyan"), 0.5: ("▓", "magenta"), 0.75: ("█", "bold")}
+"""The block and the colour of a cell from a weight on; below the first it is blank."""
+
+TITLES = {
+    "encoder": "Encoder self-attention: the source down and across",
+    "decoder": "Decoder self-attention: the tokens read down and across",
+    "cross": "Cross-attention: the predicted tokens down, the source across",
+}
+MEANING = (
+    "Measured on {basis}. share: the share of queries whose largest weight is on the key of the "
+    "rule; only symbols count ({queries}). weight: the mean weight on that key. chance: the share "
+    "for a key picked at random. mirror place: n + 1 - t of n symbols; before and after mirror: "
+    "the places beside it. no rule: the interval of the best rule is not above the middle between "
+    "chance and 1."
+)
+INCHES, TALLEST = 0.19, 400
+"""The side of a cell in a picture, and the greatest height of one, which a PNG has room for."""
 
 
 def attention(
@@ -54,26 +78,166 @@ def attention(
     may follow no rule.
     """
     if plot is not None:
-        check_plot(plot, (".png", ".svg", PAGE))
+        check_plot(plot, (".png", ".svg", ".html"))
     from toytrans.inspection.heads import ALL, Choice, maps_of
 
     path, sequences = run_and_sequences(arguments)
-    loaded = open_run(path, checkpoint)
-    warn_of_fault(loaded.config.fault)
+    run = open_run(path, checkpoint)
     choice, most = Choice(None if part == "all" else part, layer, head), None
     if one_screen := choice == ALL and not (part or plot or as_json):
-        choice, most = Choice("cross", loaded.config.model.n_decoder_layers), 1
-    maps = maps_of(loaded, sequences, choice=choice, most=most, follow=Progress())
+        choice, most = Choice("cross", run.config.model.n_decoder_layers), 1
+    maps = maps_of(run, sequences, choice=choice, most=most, follow=Progress())
     if plot is not None:
-        draw(plot, maps)
+        write_new("--plot", plot, _drawn(plot, maps))
         note(f"wrote {plot}")
     if as_json:
         print(json_text(maps.to_dict()))
         return
     console = output()
     with paged(console) if part == "all" else contextlib.nullcontext():
-        print_maps(console, maps, draw=plot is None)
+        _print(console, maps, draw=plot is None)
     if one_screen:
-        console.print(
-            "[dim]--part encoder|decoder|cross shows a part, --part all everything.[/dim]"
+        parts = "--part encoder|decoder|cross shows a part, --part all everything."
+        console.print(Text(parts, "dim"))
+
+
+def _print(console: Console, maps: "AttentionMaps", draw: bool) -> None:
+    """Print the maps if `draw`, one line per head, and the legend. Errors come before output."""
+    narrow, names = min(console.width, 100), axis_names(maps.run.vocabulary.symbols)
+    drawn = [
+        [
+            (each.head.part, map_of_head(each, console.width))
+            for each in maps.of_pair(row, names.__getitem__)
+        ]
+        for row in range(len(maps.batch.src) if draw else 0)
+    ]
+    console.print(plain(maps.run.title), soft_wrap=True)
+    if draw:
+        console.print(Text("; ".join(_legend(maps)), "dim"), width=narrow)
+    for row, blocks in enumerate(drawn):
+        console.print(Text("\n") + plain(maps.text(row)), soft_wrap=True)
+        for part, group in groupby(blocks, lambda block: block[0]):
+            console.print(Text("\n") + Text(TITLES[part], "bold"), soft_wrap=True)
+            print_beside(console, [block for _, block in group])
+    console.print()
+    rows = []
+    for each in maps.heads:
+        best, counts = each.best, bool(each.queries)
+        interval = f"{best.low:.3f}..{best.high:.3f}"
+        numbers = (share(best.share), interval, share(best.weight), f"{best.chance:.3f}")
+        label = Text(_label(each), "bold" if best.holds else "dim")
+        place = (each.part, str(each.layer), str(each.head))
+        rows.append((*place, label, *(numbers if counts else "----")))
+    headings = ("part", "layer", "head", "what it does"), ("share", "95%", "weight", "chance")
+    print_table(*headings, rows, box=None)
+    counted = {each.part: each.queries for each in maps.heads}
+    queries = ", ".join(f"{part} {count:,}" for part, count in counted.items())
+    meaning = MEANING.format(basis=maps.basis, queries=queries)
+    console.print(Text(f"\n{meaning}", "dim"), width=narrow)
+
+
+def _legend(maps: "AttentionMaps") -> Iterator[str]:
+    symbols = maps.run.vocabulary.symbols
+    scale = " ".join(f"< {level} <= {block}" for level, (block, _) in SHADES.items())
+    yield f"weight: blank {scale}, {CLOSED} masked"
+    yield "queries down, keys across; from one pass over the finished translation"
+    if not set(MARKS) & set(symbols):
+        yield ", ".join(f"{mark} {name}" for mark, name in zip(MARKS, SPECIALS, strict=True))
+    if any(len(printable(symbol)) > LONGEST for symbol in symbols):
+        yield "~ letters left out"
+    yield "below a label its share of the queries, and in brackets the mean weight there"
+    if any(PAD_ID in ids for ids in maps.batch):
+        yield "rows of pads are left out"
+
+
+def map_of_head(shown: "HeadMap", width: int) -> Text:
+    """One head on one pair, below its label. Raises UserError where it does not fit the width."""
+    head, room = shown.head, width - max(map(cell_len, shown.queries)) - 1
+    narrowest = max(cell_len(letter) for key in shown.keys for letter in key)
+    cell = next((x for x in (2, 1) if narrowest <= x and len(shown.keys) * x <= room), None)
+    if cell is None:
+        raise UserError(
+            f"{len(shown.keys)} tokens do not fit the {room} columns that are left for them; "
+            "shorten the sequence, widen the terminal (or set COLUMNS), or use --plot FILE.svg or "
+            "--json"
         )
+    fit = f"{share(head.best.share)} ({share(head.best.weight)})"
+    if not head.best.holds:  # the nearest rule
+        fit = f"{head.best.rule} {head.best.share:.2f}" if head.queries else "no queries"
+    titles = [
+        Text(f"layer {head.layer} head {head.head}"),
+        Text(head.label, "bold" if head.best.holds else "dim"),
+        Text(fit, "dim"),
+    ]
+    cells = [[_shaded(weight, cell) for weight in weights] for weights in shown.weights]
+    return map_of(titles, shown.queries, shown.keys, cells, cell)
+
+
+def _shaded(weight: float | None, width: int) -> tuple[str, str]:
+    """One cell and its style."""
+    if weight is None:
+        return CLOSED.ljust(width), "dim"
+    reached = [shade for level, shade in SHADES.items() if weight >= level]
+    block, style = reached[-1] if reached else (" ", "")
+    return block * width, style
+
+
+def _label(head: "HeadReport") -> str:
+    """The label; without a rule, with the nearest one."""
+    if head.best.holds or not head.queries:
+        return head.label
+    return f"{head.label}: {head.best.rule}"
+
+
+# In a file ------------------------------------------------------------------------------------
+
+
+def _drawn(path: Path, maps: "AttentionMaps") -> bytes:
+    """All maps as a page for a browser, or in one picture: a block per pair, in it a row per layer
+    and a column per head. Raises UserError."""
+    if path.suffix.lower() == ".html":
+        from toytrans.report.page import page
+        from toytrans.report.sections import attention_of
+
+        return page("toytrans attention", [attention_of(maps)]).encode(errors="replace")
+    import numpy as np
+
+    from toytrans.figures import drawn
+
+    layers = len({(head.part, head.layer) for head in maps.shown})
+    heads, pairs = len(maps.shown) // layers, len(maps.batch.src)
+    side = max(1.9, INCHES * max(maps.batch.src.shape[1], maps.batch.tgt_in.shape[1]))
+    height = pairs * (layers * (side + 0.7) + 0.5)
+    if height > TALLEST:
+        raise UserError(
+            f"--plot {path}: {pairs} x {layers} rows of maps are too many for one "
+            "picture; choose with --part, --layer or --head, or give fewer sequences"
+        )
+    names = [*SPECIALS, *axis_names(maps.run.vocabulary.symbols)[len(SPECIALS) :]]
+
+    def draw(figure: "Figure") -> None:
+        figure.suptitle(printable(f"{maps.run.title}; labels measured on {maps.basis}"), fontsize=8)
+        for row, part in enumerate(figure.subfigures(pairs, 1, squeeze=False)[:, 0]):
+            part.suptitle(printable(maps.text(row)), fontsize=9, fontweight="bold")
+            grid = part.subplots(layers, heads, squeeze=False)
+            for axes, shown in zip(grid.flat, maps.of_pair(row, names.__getitem__), strict=True):
+                head, best = shown.head, shown.head.best
+                cells = np.array(shown.weights, dtype=float)  # None becomes NaN
+                image = axes.imshow(cells, vmin=0, vmax=1, interpolation="nearest")
+                axes.set_facecolor("lightgrey")
+                axes.set_xticks(range(len(shown.keys)), shown.keys, rotation=90, fontsize=6)
+                axes.set_yticks(range(len(shown.queries)), shown.queries, fontsize=6)
+                axes.tick_params(length=0)
+                axes.xaxis.tick_top()
+                fit = f"{_label(head)} {share(best.share)} ({share(best.weight)})"
+                title = f"{head.part}, layer {head.layer}, head {head.head}\n{fit}"
+                axes.set_title(title, fontsize=6)
+            part.colorbar(image, ax=grid, fraction=0.02, label="weight; grey: masked")
+
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        inches = heads * (side + 0.5) + 1.2, height + 0.4
+        picture = drawn(inches, draw, path.suffix[1:].lower())
+    if any("missing from" in str(warning.message) for warning in caught):
+        note("the font lacks some symbols; a .svg shows them where the viewer has a font for them")
+    return picture

@@ -6,15 +6,28 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
+from rich.padding import Padding
 
-from toytrans.cli.common import AsJson, Break, Overrides, Progress, TrustCode, check_forms, open_run
-from toytrans.cli.render.checks import show
-from toytrans.config.sealed import fault_remark
+from toytrans.cli.common import newest, warn_of_fault
+from toytrans.cli.explain import print_card
+from toytrans.cli.options import AsJson, Break, Overrides, TrustCode, check_forms
+from toytrans.cli.terminal import Progress, output, plain, print_page
+from toytrans.config.sealed import fault_remark, is_sealed, opened
 from toytrans.errors import UserError
+from toytrans.files import json_text
 from toytrans.user_code import RAISED, absolute, failure, load, trust
 
 if TYPE_CHECKING:
-    from toytrans.checks.subject import Adapter
+    from toytrans.checks import Report
+
+STYLES = {
+    "title": "bold",
+    "PASS": "green",
+    "FAIL": "bold red",
+    "cannot judge": "yellow",
+    "more": "dim",
+    "end": "bold",
+}
 
 
 def check(
@@ -27,10 +40,7 @@ def check(
     overrides: Overrides = None,
     model: Annotated[
         str | None,
-        typer.Option(
-            metavar="FILE.py:FUNCTION",
-            help="Check your own model: what the function of a file returns.",
-        ),
+        typer.Option(metavar="FILE.py:FUNCTION", help="Check the model that a function returns."),
     ] = None,
     fault: Break = None,
     trust_code: TrustCode = False,
@@ -39,9 +49,7 @@ def check(
     ] = "",
     length: Annotated[
         int | None,
-        typer.Option(
-            min=4, max=1000, show_default="64", help="Longest sequence; more than 64 is thorough."
-        ),
+        typer.Option(min=4, max=1000, help="Longest sequence. Default: 64; more is thorough."),
     ] = None,
     everything: Annotated[
         bool, typer.Option("--all", help="Show every check with its evidence.")
@@ -73,14 +81,21 @@ def check(
         warnings.filterwarnings("ignore", ".*nested.tensor", UserWarning)
         if model is not None:
             given, planted = _made_by(model), None
-        elif config is not None:
-            given, planted = _of_config(config, overrides, fault)
         else:
-            given, planted = _of_run(run, fault)
+            given, planted = _ours(run, config, overrides or [], fault)
         asked = {name: value for name, value in (("length", length), ("only", only)) if value}
         report = _checked(given | asked)
     report = replace(report, subject=model or report.subject)
-    show(report, planted, "json" if as_json else form or "text", everything)
+    if as_json:
+        print(json_text(report.to_dict() | {"fault": planted}))
+    elif form == "html":
+        from toytrans.report import sections
+
+        print_page(f"check {report.subject}", [sections.checks(report)])
+    elif form == "github":
+        print("\n".join(_annotations(report)))
+    else:
+        _print(report, planted, everything)
     if report.verdict == "cannot judge":
         name, why = report.decisive
         raise UserError(_of_build(f"cannot judge {report.subject}: {name}: {why}"))
@@ -88,33 +103,27 @@ def check(
         raise typer.Exit(1)
 
 
-def _of_config(
-    path: Path, overrides: list[str] | None, fault: str | None
+def _ours(
+    run: Path | None, config: Path | None, overrides: list[str], fault: str | None
 ) -> tuple[dict[str, Any], str | None]:
-    """Fresh weights of a config, with overrides and, if given, another fault; and the fault."""
+    """A run's weights, or fresh weights of a config, as an argument of `check`; and the fault that
+    is in them, which may be planted here."""
     import torch
 
+    import toytrans
     from toytrans.checks.adapters.toytrans import of_model
-    from toytrans.config.load import load_config
-    from toytrans.data.open import open_dataset
-    from toytrans.training.faults import build_model
-
-    settings = load_config(path, overrides or (), by_option={"fault": fault})
-    vocabulary = open_dataset(settings).facts.vocabulary
-    torch.manual_seed(settings.seed)
-    fresh = build_model(settings, vocabulary)
-    made: Adapter = of_model(fresh, settings, vocabulary, f"{path}, fresh weights")
-    return {"model": made}, settings.fault
-
-
-def _of_run(path: Path | None, fault: str | None) -> tuple[dict[str, Any], str | None]:
-    """A run's weights, with another fault planted if asked for; and the fault."""
-    from toytrans.checks.adapters.toytrans import of_model
-    from toytrans.config.load import check_config
+    from toytrans.config.load import check_config, load_config
     from toytrans.config.yaml import Tree
-    from toytrans.training.faults import plant
+    from toytrans.data.open import open_dataset
+    from toytrans.training.faults import build_model, plant
 
-    loaded = open_run(path, "best")
+    if config is not None:
+        settings = load_config(config, overrides, by_option={"fault": fault})
+        vocabulary = open_dataset(settings).facts.vocabulary
+        torch.manual_seed(settings.seed)
+        fresh, name = build_model(settings, vocabulary), f"{config}, fresh weights"
+        return {"model": of_model(fresh, settings, vocabulary, name)}, settings.fault
+    loaded = toytrans.load(run or newest(), device="cpu")
     settings = loaded.config
     if fault is not None and settings.fault is not None:
         raise UserError(f"{loaded.path}: {fault_remark(settings.fault)}; leave --break out")
@@ -123,8 +132,7 @@ def _of_run(path: Path | None, fault: str | None) -> tuple[dict[str, Any], str |
         settings = check_config(Tree(f"--break {fault}", values))
         plant(fault, loaded.model)
     name = f"{loaded.path}, step {loaded.step}"
-    made: Adapter = of_model(loaded.model, settings, loaded.vocabulary, name)
-    return {"model": made}, settings.fault
+    return {"model": of_model(loaded.model, settings, loaded.vocabulary, name)}, settings.fault
 
 
 def _made_by(name: str) -> dict[str, Any]:
@@ -175,3 +183,34 @@ def _of_build(message: str) -> str:
     """A message that asks for arguments of `check`, with where the command takes them."""
     is_asked = "=..." in message or ("give " in message and "=" in message)
     return f"{message}; build() gives it in its dict, beside 'model'" if is_asked else message
+
+
+def _print(report: "Report", fault: str | None, everything: bool) -> None:
+    """The lines of a report, and the card of a fault."""
+    console = output()
+    warn_of_fault(fault)
+    for line in report.lines(everything):
+        text = line.text.lstrip()
+        indent = len(line.text) - len(text)
+        console.print(Padding(plain(text, STYLES.get(line.style, "")), (0, 0, 0, indent)))
+    if not is_sealed(fault) and (name := opened(fault)):
+        print_card(name)
+
+
+def _annotations(report: "Report") -> list[str]:
+    """Commands of a GitHub workflow: an error for each failure, a warning where nothing could be
+    judged."""
+    found = [("error", r, "\n".join(report.cause_of(r))) for r in report.failures]
+    found += [("warning", r, r.message) for r in report.of("cannot judge")]
+    lines = [
+        f"::{kind} title={_escaped(f'toytrans check {r.name}: {r.title}', ':,')}::{_escaped(text)}"
+        for kind, r, text in found
+    ]
+    return lines or [f"::notice title=toytrans check::{report.verdict}"]
+
+
+def _escaped(text: str, more: str = "") -> str:
+    """Text as a workflow command takes it. more: characters that are escaped too."""
+    for character in f"%\r\n{more}":
+        text = text.replace(character, f"%{ord(character):02X}")
+    return text

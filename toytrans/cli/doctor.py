@@ -1,12 +1,13 @@
 """`toytrans doctor`: what looks wrong in a run, or on this machine."""
 
-from collections.abc import Iterator
 from typing import Any
 
 import typer
 from rich.text import Text
 
-from toytrans.cli.common import AsJson, RunArgument, TrustCode, argument, output, plain, print_pairs
+from toytrans.cli.common import argument
+from toytrans.cli.options import AsJson, RunArgument, TrustCode
+from toytrans.cli.terminal import output, plain, print_pairs
 from toytrans.files import json_text
 
 STYLES = {"wrong": "bold red", "odd": "yellow"}
@@ -23,11 +24,7 @@ UNITS = {
 """What a number of a run counts."""
 
 
-def doctor(
-    run: RunArgument = None,
-    trust_code: TrustCode = False,
-    as_json: AsJson = False,
-) -> None:
+def doctor(run: RunArgument = None, trust_code: TrustCode = False, as_json: AsJson = False) -> None:
     """Diagnose a run, or without RUN describe this machine.
 
     A run is diagnosed from its records, checkpoints and data. Each finding has
@@ -65,7 +62,8 @@ def doctor(
         print(json_text(document))
     else:
         console = output()
-        print_pairs(console, ((Text(name, "dim"), plain(text)) for name, text in _rows(facts)))
+        known = {name: value for name, value in facts.items() if value not in (None, [], {})}
+        print_pairs(console, ((_name(name), _value(name, x)) for name, x in known.items()))
         console.print()
         for severity, what, lines in findings:
             text = Text("\n").join([plain(what, "bold"), *map(plain, lines)])
@@ -76,17 +74,18 @@ def doctor(
         raise typer.Exit(1)
 
 
-def _rows(facts: dict[str, Any]) -> Iterator[tuple[str, str]]:
-    """The names and the texts of the facts that are known."""
-    for name, value in facts.items():
-        if value in (None, [], {}):
-            continue
-        if isinstance(value, dict):
-            text = ", ".join(f"{key} {number}" for key, number in value.items())
-        elif isinstance(value, list):
-            text = ", ".join(map(str, value))
-        elif isinstance(value, float):
-            text = f"{value:.4g}"
-        else:
-            text = f"{value:,}" if type(value) is int else str(value)
-        yield name.replace("_", " "), f"{text} {UNITS.get(name, '')}".rstrip()
+def _name(name: str) -> Text:
+    return Text(name.replace("_", " "), "dim")
+
+
+def _value(name: str, value: Any) -> Text:
+    """A fact as text, with what it counts."""
+    if isinstance(value, dict):
+        value = [f"{key} {number}" for key, number in value.items()]
+    if isinstance(value, list):
+        text = ", ".join(map(str, value))
+    elif isinstance(value, float):
+        text = f"{value:.4g}"
+    else:
+        text = f"{value:,}" if type(value) is int else str(value)
+    return plain(f"{text} {UNITS.get(name, '')}".rstrip())

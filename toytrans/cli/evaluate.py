@@ -8,32 +8,16 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
-from toytrans.cli.common import (
-    RARE,
-    AsJson,
-    Checkpoint,
-    Lengths,
-    MetricOption,
-    Progress,
-    TrustCode,
-    check_new,
-    newest,
-    open_run,
-    output,
-    progress_bar,
-    span_of,
-    warn_of_fault,
-    write_new,
-)
-from toytrans.cli.render.results import print_comparison, print_scores
+from toytrans.cli.common import check_new, check_plot, newest, open_run, write_new
+from toytrans.cli.options import AsJson, Checkpoint, Lengths, MetricOption, TrustCode, rare, span_of
+from toytrans.cli.results import print_comparison, print_scores
+from toytrans.cli.terminal import Progress, progress_bar
+from toytrans.config.sealed import fault_remark
 from toytrans.errors import UserError
 from toytrans.files import csv_text, json_text, to_bytes
 
 if TYPE_CHECKING:
     from toytrans.evaluation import Scores
-    from toytrans.training.run import Run
-
-Device = Annotated[str, typer.Option(help="auto | cpu | cuda | cuda:N | mps", rich_help_panel=RARE)]
 
 
 def evaluate(
@@ -56,8 +40,7 @@ def evaluate(
     ] = None,
     lengths: Lengths = None,
     length_of: Annotated[
-        Literal["src", "tgt"],
-        typer.Option(help="Whether lengths are of sources or targets.", rich_help_panel=RARE),
+        Literal["src", "tgt"], rare(help="Whether lengths are of sources or targets.")
     ] = "src",
     examples: Annotated[
         int | None,
@@ -65,29 +48,18 @@ def evaluate(
     ] = None,
     decode: Annotated[
         int | None,
-        typer.Option(
-            metavar="N",
-            min=1,
-            max=10**7,
-            help="Pairs of each length to decode. Default: all.",
-            rich_help_panel=RARE,
-        ),
+        rare(metavar="N", min=1, max=10**7, help="Pairs of each length to decode. Default: all."),
     ] = None,
     beam: Annotated[int, typer.Option(min=1, max=1000, help="Beam width. 1 is greedy search.")] = 1,
     metric: MetricOption = "exact_match",
     csv: Annotated[
-        Path | None,
-        typer.Option(
-            metavar="FILE",
-            help="Write a row for each run, length and metric.",
-            rich_help_panel=RARE,
-        ),
+        Path | None, rare(metavar="FILE", help="Write a row for each run, length and metric.")
     ] = None,
     plot: Annotated[
         Path | None, typer.Option(metavar="FILE", help="Draw the metric as a .png or .svg.")
     ] = None,
     checkpoint: Checkpoint = "best",
-    device: Device = "auto",
+    device: Annotated[str, rare(help="auto | cpu | cuda | cuda:N | mps")] = "auto",
     trust_code: TrustCode = False,
     as_json: AsJson = False,
 ) -> None:
@@ -98,17 +70,12 @@ def evaluate(
     intervals, and differences over equal seeds. Runs that are unfinished or cannot
     be read are named, and never averaged in.
     """
-    span = span_of(lengths)
-    files: Path | tuple[Path, Path] | None = None
+    span = span_of("--lengths", lengths, "1:400")
     if pairs and len(pairs) > 2:
         raise UserError(f"{len(pairs)} times --pairs: give a file of pairs, or sources and targets")
-    if pairs:
-        files = (pairs[0], pairs[1]) if len(pairs) == 2 else pairs[0]
     if csv is not None:
         check_new("--csv", csv)
     if plot is not None:
-        from toytrans.cli.render.heat_maps import check_plot
-
         check_plot(plot)
 
     from toytrans.sweeps.comparison import Comparison, compare
@@ -119,14 +86,15 @@ def evaluate(
     from toytrans.training.run import RunFolder, is_run
 
     scores: dict[Path, Scores] = {}
+    files = (pairs[0], pairs[1]) if pairs and len(pairs) == 2 else pairs[0] if pairs else None
 
     def take(path: Path, wanted: Measure) -> Eval:
-        loaded = _load(path, checkpoint, device)
-        with _watched(path) as follow:
+        run = open_run(path, checkpoint, device)
+        with _followed(path) as follow:
             selection = wanted.selection()
-            found = measure(loaded, files or split, selection, wanted.decode, beam, follow)
+            found = measure(run, files or split, selection, wanted.decode, beam, follow)
         scores[path] = found
-        return eval_of(loaded, test=result_of(found, wanted))
+        return eval_of(run, test=result_of(found, wanted))
 
     named = list({os.path.abspath(path): path for path in paths or [newest()]}.values())
     run = named[0] if len(named) == 1 and is_run(named[0]) else None
@@ -152,15 +120,17 @@ def evaluate(
     if as_json:
         print(json_text(scores[run].to_dict() if run else compared.to_dict()))
     elif run:
-        print_scores(output(), scores[run], search)
+        of = scores[run].about
+        title = f"{of['run']}, step {of['checkpoint']}, {search}"
+        print_scores("; ".join(filter(None, (title, fault_remark(of["fault"])))), scores[run])
     else:
-        print_comparison(output(), compared)
+        print_comparison(compared)
     if lost:
         raise typer.Exit(1)
 
 
 @contextlib.contextmanager
-def _watched(run: Path) -> "Iterator[Callable[[int, int], None]]":
+def _followed(run: Path) -> Iterator[Callable[[int, int], None]]:
     """A progress bar on a terminal and lines elsewhere, after two seconds."""
     progress, so_far = Progress(), 0
     shape = "{desc} {bar} {percentage:3.0f}% {remaining} left"
@@ -175,13 +145,3 @@ def _watched(run: Path) -> "Iterator[Callable[[int, int], None]]":
                 progress(f"{run}, {so_far / total:.0%}")
 
         yield follow
-
-
-def _load(path: Path | None, checkpoint: str, device: str) -> "Run":
-    """The run of a path, or the newest one. Raises UserError."""
-    from toytrans.training.devices import tune_process
-
-    tune_process()
-    run = open_run(path, checkpoint, device)
-    warn_of_fault(run.config.fault)
-    return run

@@ -2,17 +2,13 @@
 
 import secrets
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import Annotated, Literal
 
 import typer
 
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from toytrans.exercises.exercise import Mark
-
-from toytrans.cli.common import columns, note, output, plain, write_new
+from toytrans.cli.common import write_new
 from toytrans.cli.explain import print_card
+from toytrans.cli.terminal import note, output, plain, print_table
 from toytrans.exercises.sheet import MOST_ANSWERS, MOST_STUDENTS
 from toytrans.files import read_whole, to_bytes
 
@@ -21,6 +17,16 @@ app = typer.Typer(no_args_is_help=True, help="Set, solve and grade exercises: fi
 Folder = Annotated[Path, typer.Argument(metavar="[DIR]", help="The exercise's folder.")]
 Key = Annotated[str, typer.Option(metavar="KEY", help="The teacher's key, printed by `new`.")]
 HERE = Path()
+
+HEADINGS = ("student",), ("answer", "right", "fault", "answers", "hints"), ("time", "note")
+"""Of the grades: what is folded, what is whole on one line, and what the page alone shows."""
+
+MOST_BYTES = 10_000_000
+"""Of a file of grades."""
+
+
+def _say(text: str) -> None:
+    output().print(plain(text))
 
 
 @app.command()
@@ -31,28 +37,15 @@ def new(
     ] = 1,
     students: Annotated[
         int | None,
-        typer.Option(
-            "--class",
-            min=1,
-            max=MOST_STUDENTS,
-            metavar="N",
-            help="An exercise for each of N students.",
-        ),
+        typer.Option("--class", min=1, max=MOST_STUDENTS, help="One for each of so many students."),
     ] = None,
     closed: Annotated[
         bool,
-        typer.Option(
-            "--closed", help="Right or wrong is told at grading only, and `check` tells no cause."
-        ),
+        typer.Option("--closed", help="Grading alone tells what is right; `check` tells no cause."),
     ] = False,
     answers: Annotated[
         int | None,
-        typer.Option(
-            min=1,
-            max=MOST_ANSWERS,
-            metavar="N",
-            help="The most answers. Default: no limit; 1 with --closed.",
-        ),
+        typer.Option(min=1, max=MOST_ANSWERS, help="Most answers. Default: any; 1 with --closed."),
     ] = None,
     language: Annotated[
         Literal["en", "ko"], typer.Option(help="Language of the student's sheet.")
@@ -81,55 +74,12 @@ def new(
         for n in range(students or 1)
     ]
     exercises.write(drawn, folder, language, numbered=students is not None)
-    console = output()
     what = f"{students} exercises" if students else "an exercise"
-    console.print(plain(f"{folder}: {what} of level {level}; start with {_first_sheet(folder)}"))
+    first = min([*folder.glob(exercises.SHEET), *folder.glob(f"*/{exercises.SHEET}")])
+    _say(f"{folder}: {what} of level {level}; start with {first}")
     if key is None:
-        console.print(f"teacher's key: {made}")
+        _say(f"teacher's key: {made}")
         note("keep the key: no file has it, and `exercise reveal` and `exercise grade` need it")
-
-
-MOST_BYTES = 10_000_000
-"""Of a file of grades."""
-
-HEADINGS = ("student", "answer", "right", "fault", "answers", "hints", "time", "note")
-
-
-def _cells(mark: "Mark") -> list[str]:
-    counts = [str(mark.answers), str(mark.hints)]
-    right = "yes" if mark.right else "no"
-    return [
-        mark.student,
-        mark.answer or "-",
-        right,
-        mark.fault or "-",
-        *counts,
-        mark.time,
-        mark.note,
-    ]
-
-
-def _page(folder: Path, marks: "Sequence[Mark]") -> str:
-    """The page of a class."""
-    from toytrans.report.page import page, section
-
-    right = sum(mark.right for mark in marks)
-    table = (HEADINGS, [_cells(mark) for mark in marks])
-    grades = section("grades", "Grades", text=f"{right} of {len(marks)} right", table=table)
-    return page(f"class {folder.resolve().name}", [grades])
-
-
-def _write_grades(option: str, path: Path, raw: bytes) -> None:
-    """Write a file of grades, which replaces one that begins alike. Raises UserError."""
-    begins = raw[: raw.index(b"\n") + 1]
-    is_ours = path.is_file() and read_whole(path, MOST_BYTES).startswith(begins)
-    write_new(option, path, raw, replace=is_ours)
-
-
-def _first_sheet(folder: Path) -> Path:
-    from toytrans.exercises import exercise as exercises
-
-    return min([*folder.glob(exercises.SHEET), *folder.glob(f"*/{exercises.SHEET}")])
 
 
 @app.command()
@@ -145,12 +95,12 @@ def check(
 
     right, count = exercises.answer(exercise, answer)
     if right is None:
-        output().print(f"written down: {answer}; answers: {count}; the grading judges it")
-        return
-    if not right:
-        output().print(f"wrong: it is not {answer}; answers so far: {count}")
+        _say(f"written down: {answer}; answers: {count}; the grading judges it")
+    elif right:
+        _say(f"right: {answer}; answers: {count}")
+    else:
+        _say(f"wrong: it is not {answer}; answers so far: {count}")
         raise typer.Exit(1)
-    output().print(f"right: {answer}; answers: {count}")
 
 
 @app.command()
@@ -158,27 +108,23 @@ def hint(exercise: Folder = HERE) -> None:
     """Give the next hint, below those given before: three in all, two of a closed exercise."""
     from toytrans.exercises import exercise as exercises
 
-    console = output()
     hints, most = exercises.hint(exercise)
     for number, text in enumerate(hints, 1):
-        console.print(plain(f"{number}. {text}"))
+        _say(f"{number}. {text}")
     last = "; there are no more" if len(hints) == most else ""
-    console.print(f"hints used: {len(hints)} of {most}{last}")
+    _say(f"hints used: {len(hints)} of {most}{last}")
 
 
 @app.command()
 def reveal(key: Key, exercise: Folder = HERE) -> None:
     """Tell the right answer, to the teacher."""
     from toytrans.exercises import exercise as exercises
-    from toytrans.exercises.fault_cards import CARDS
 
     answer = exercises.reveal(exercise, key)
-    console = output()
-    card = next((fault for fault in CARDS if fault == answer), None)
-    if card is None:
-        console.print("none: nothing is broken")
+    if answer == exercises.NONE:
+        _say("none: nothing is broken")
     else:
-        print_card(card)
+        print_card(answer)
 
 
 @app.command()
@@ -187,39 +133,46 @@ def grade(
     key: Key,
     csv: Annotated[
         Path | None,
-        typer.Option(
-            "--csv", metavar="FILE", help="Write a CSV file; one that exists is replaced."
-        ),
+        typer.Option(metavar="FILE", help="Write a CSV file; one that exists is replaced."),
     ] = None,
     page: Annotated[
         Path | None,
-        typer.Option(
-            "--page",
-            metavar="FILE",
-            help="Write a page for a browser; one that exists is replaced.",
-        ),
+        typer.Option(metavar="FILE", help="Write an HTML page; one that exists is replaced."),
     ] = None,
 ) -> None:
     """Grade the exercises of a class: answers, numbers of answers and of hints, times."""
     from toytrans.exercises import exercise as exercises
 
     marks = exercises.grade(folder, key)
+    rows = [
+        (mark.student, mark.answer or "-", mark.right or "-", mark.fault or "-")
+        + (str(mark.answers), str(mark.hints), mark.time, mark.note)
+        for mark in marks
+    ]
+    total = exercises.summary(marks)
     if csv is not None:
         _write_grades("--csv", csv, to_bytes(exercises.as_csv(marks)))
     if page is not None:
-        _write_grades("--page", page, _page(folder, marks).encode(errors="replace"))
-    from rich.box import SIMPLE_HEAD
+        from toytrans.report.page import page as page_of
+        from toytrans.report.page import section
 
-    table = columns(HEADINGS[:4], HEADINGS[4:6], box=SIMPLE_HEAD)
-    for mark in marks:
-        table.add_row(*map(plain, _cells(mark)[:6]))
-    console = output()
-    console.print(table)
+        table = (sum(HEADINGS, ()), rows, "data sortable")
+        grades = section("grades", "Grades", text=total, table=table)
+        text = page_of(folder.resolve().name, [grades])
+        _write_grades("--page", page, text.encode(errors="replace"))
+    print_table(*HEADINGS[:2], [row[:6] for row in rows])
     for mark in marks:
         if mark.note:
-            console.print(plain(f"{mark.student}: {mark.note}"))
-    console.print(f"{sum(mark.right for mark in marks)} of {len(marks)} right")
+            _say(f"{mark.student}: {mark.note}")
+    _say(total)
     if names := exercises.left_out(folder):
         from toytrans.sweeps.sweep import listed
 
         note(f"not graded, no exercise found in them: {listed(names)}")
+
+
+def _write_grades(option: str, path: Path, raw: bytes) -> None:
+    """Write a file of grades, which replaces one that begins alike. Raises UserError."""
+    begins = raw[: raw.index(b"\n") + 1]
+    is_ours = path.is_file() and read_whole(path, MOST_BYTES).startswith(begins)
+    write_new(option, path, raw, replace=is_ours)

@@ -6,14 +6,9 @@ from typing import Annotated, get_args
 import typer
 from rich.text import Text
 
-from toytrans.cli.common import argument, columns, note, output, plain, print_pairs, write_new
+from toytrans.cli.common import argument, write_new
+from toytrans.cli.terminal import note, output, plain, plain_lines, print_pairs, print_table
 from toytrans.config.names import FaultName, TaskName
-
-SCHEMA = "schema"
-
-
-def _names() -> list[str]:
-    return [*get_args(TaskName), *get_args(FaultName)]
 
 
 def explain(
@@ -21,28 +16,33 @@ def explain(
         str | None,
         typer.Argument(
             metavar="[NAME]",
-            autocompletion=_names,
+            autocompletion=lambda: [*get_args(TaskName), *get_args(FaultName)],
             help="A task, a fault, a config key or section; a FILE.py:TASK of yours, a config; or "
             "a list: tasks, faults, keys; or schema, the JSON Schema of a config, for editors.",
         ),
     ] = None,
 ) -> None:
     """Explain a task, a fault or a config key, or list them."""
+    from toytrans.config.explain import keys
     from toytrans.glossary import LISTS, listed
 
     if name is None:
-        _print_overview()
-    elif name == SCHEMA:
+        names = {
+            "tasks": ", ".join(get_args(TaskName)),
+            "faults": ", ".join(get_args(FaultName)),
+            "keys": ", ".join(key.path for key in keys() if key.default),
+            "schema": "the JSON Schema of a config",
+        }
+        title = "toytrans explain NAME explains one of these; tasks, faults or keys lists them."
+        _print_rows(title, names)
+    elif name == "schema":
         from toytrans.config.schema import Config
         from toytrans.files import json_text
 
         print(json_text(Config.model_json_schema(), 1))
     elif name in LISTS:
         headings, *rows = listed(name)
-        table = columns(headings)
-        for row in rows:
-            table.add_row(*map(plain, row))
-        output().print(table)
+        print_table(headings, (), rows, box=None)
     else:
         print_card(name)
 
@@ -54,26 +54,10 @@ def print_card(name: str) -> None:
     _print_rows(name, card(name))
 
 
-def _print_overview() -> None:
-    from toytrans.config.explain import keys
-
-    _print_rows(
-        "toytrans explain NAME explains one of these; tasks, faults or keys lists them.",
-        {
-            "tasks": ", ".join(get_args(TaskName)),
-            "faults": ", ".join(get_args(FaultName)),
-            "keys": ", ".join(key.path for key in keys() if key.default),
-            SCHEMA: "the JSON Schema of a config",
-        },
-    )
-
-
 def _print_rows(title: str, rows: dict[str, str]) -> None:
     console = output()
     console.print(plain(title, "bold"))
-    lines = Text("\n")
-    pairs = ((f"  {name}", lines.join(map(plain, text.split("\n")))) for name, text in rows.items())
-    print_pairs(console, ((Text(name, "bold"), text) for name, text in pairs))
+    print_pairs(console, ((Text(f"  {k}", "bold"), plain_lines(v)) for k, v in rows.items()))
 
 
 def new(

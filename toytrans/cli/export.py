@@ -5,14 +5,9 @@ from typing import Annotated
 
 import typer
 
-from toytrans.cli.common import (
-    Checkpoint,
-    RunArgument,
-    TrustCode,
-    check_new,
-    open_run,
-    printable,
-)
+from toytrans.cli.common import check_new, open_run
+from toytrans.cli.options import Checkpoint, RunArgument, TrustCode
+from toytrans.cli.terminal import printable
 from toytrans.config.names import ExportFormat
 
 CHECKED, LONGEST = 8, 20
@@ -23,8 +18,7 @@ def export(
     format: Annotated[ExportFormat, typer.Option("--format", help="The runtime to write for.")],
     run: RunArgument = None,
     out: Annotated[
-        Path | None,
-        typer.Option(help="What to write. Default: the run's name and the format's."),
+        Path | None, typer.Option(help="What to write. Default: the run's name and the format's.")
     ] = None,
     checkpoint: Checkpoint = "best",
     trust_code: TrustCode = False,
@@ -42,10 +36,8 @@ def export(
     if out is not None:
         check_new("--out", out)
     from toytrans import export as exports
-    from toytrans.training.devices import tune_process
 
     exports.check_installed(format)
-    tune_process()
     loaded = open_run(run, checkpoint)
     path = out or exports.default_path(loaded, format)
     check_new("--out", path)

@@ -7,10 +7,9 @@ from typing import Annotated
 
 import typer
 
-from toytrans.cli.common import Progress, TrustCode, check_new, newest, note, printable, write_new
-
-PAGE = Path("report.html")
-"""What is written without --out. If it is there, report-2.html and so on."""
+from toytrans.cli.common import check_new, newest, write_new
+from toytrans.cli.options import TrustCode
+from toytrans.cli.terminal import Progress, note, printable
 
 
 def report(
@@ -37,23 +36,18 @@ def report(
     from toytrans.figures import check_matplotlib
     from toytrans.report import sections
     from toytrans.report.page import lacking, page
-
-    check_matplotlib()
     from toytrans.training.devices import tune_process
 
+    check_matplotlib()
     tune_process()
     views = sections.views_of(paths or [newest()])
     title = views[0].name if len(views) == 1 else f"{len(views)} runs"
     parts = list(sections.sections_of(views, Progress()))
     text = page(f"toytrans: {title}", parts)
-    out = out or _free()
+    if out is None:
+        names = (f"report{f'-{n}' if n > 1 else ''}.html" for n in itertools.count(1))
+        out = Path(next(name for name in names if not os.path.lexists(name)))
     write_new("--out", out, text.encode())
     print(f"wrote {printable(str(out))}")
     for sentence in lacking(parts):
         note(sentence)
-
-
-def _free() -> Path:
-    """A name in the working directory that nothing has yet."""
-    more = (Path(f"report-{number}.html") for number in itertools.count(2))
-    return next(path for path in itertools.chain([PAGE], more) if not os.path.lexists(path))

@@ -15,11 +15,8 @@ reporting one has printed its error."""
 
 
 class Reporter:
-    """Whether this process prints.
-
-    one_of_several: whether it trains with others
-    stderr: for errors that this process alone has
-    """
+    """Whether this process prints, and whether it trains with others. stderr: for errors that this
+    process alone has."""
 
     active, one_of_several = True, False
     stderr: TextIO

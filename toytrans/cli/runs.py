@@ -1,22 +1,20 @@
 """`toytrans runs`."""
 
 import os
-from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
-from toytrans.cli.common import AsJson, Progress, columns, note, output, plain, share
+from toytrans.cli.options import AsJson
+from toytrans.cli.terminal import Progress, note, print_table
 from toytrans.config.sealed import fault_remark
 from toytrans.errors import UserError
 from toytrans.files import json_text
+from toytrans.rounding import share
 
-if TYPE_CHECKING:
-    from toytrans.training.run import RunState
-
-UNITS = ((86400, "d"), (3600, "h"), (60, "min"), (1, "s"))
+UNITS = {"d": 86400, "h": 3600, "min": 60, "s": 1}
 
 
 def runs(
@@ -36,32 +34,22 @@ def runs(
             for path, state, age, size in listed
         ]
         print(json_text({"folder": str(folder), "runs": described}))
-    elif not listed:
+        return
+    if not listed:
         note(f"{folder}: no runs here")
-    else:
-        _print(listed)
-
-
-def _print(listed: "Sequence[tuple[Path, RunState, float, int]]") -> None:
-    table = columns(("run", "state"), ("exact match", "age", "size"), box=None, pad_edge=False)
-    table.caption = "exact match: the best on validation pairs, free-running"
+        return
+    rows = []
     for path, state, age, size in listed:
+        problem = state.problem.removeprefix(f"{path}: ").removeprefix(f"{path}/")
+        more = f"; {fault_remark(state.fault)}" if state.fault else f": {problem}" * bool(problem)
         best = "-" if state.exact_match is None else share(state.exact_match)
-        size_in_mb = f"{size / 1e6:,.1f} MB"
-        table.add_row(plain(str(path)), plain(_described(path, state)), best, _age(age), size_in_mb)
-    output().print(table)
-
-
-def _described(path: Path, state: "RunState") -> str:
-    """The state, with what is wrong or broken on purpose."""
-    problem = state.problem.removeprefix(f"{path}: ").removeprefix(f"{path}/")
-    more = f": {problem}" if problem else ""
-    if state.fault:
-        more = f"; {fault_remark(state.fault)}"
-    return f"{state}{more}"
+        rows.append((str(path), f"{state}{more}", best, _age(age), f"{size / 1e6:,.1f} MB"))
+    caption = "exact match: the best on validation pairs, free-running"
+    numbers = ("exact match", "age", "size")
+    print_table(("run", "state"), numbers, rows, box=None, caption=caption)
 
 
 def _age(seconds: float) -> str:
     """A duration in its largest unit: 3 d."""
-    length, unit = next((u for u in UNITS if seconds >= u[0]), UNITS[-1])
-    return f"{int(seconds / length)} {unit}"
+    unit = next((unit for unit, length in UNITS.items() if seconds >= length), "s")
+    return f"{int(seconds / UNITS[unit])} {unit}"

@@ -1,26 +1,26 @@
-"""`toytrans sweep`."""
+"""`toytrans sweep` and `toytrans board`: many runs, followed until they end, and compared."""
 
-import re
+import contextlib
+import sys
+from collections.abc import Callable
 from pathlib import Path
+from statistics import fmean
 from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
-from toytrans.cli.common import (
-    Examples,
-    Lengths,
-    MetricOption,
-    note,
-    output,
-    share,
-    span_of,
-)
-from toytrans.cli.render.results import print_comparison
-from toytrans.cli.trials import follow, raise_internal
+from toytrans.cli.options import AsJson, Lengths, MetricOption, span_of
+from toytrans.cli.results import print_comparison
+from toytrans.cli.terminal import note, output, print_table, printable, progress_bar
 from toytrans.errors import UserError
+from toytrans.files import json_text
+from toytrans.rounding import share
+from toytrans.training.signals import collect_signals, exit_if_signalled
 
 if TYPE_CHECKING:
-    from toytrans.sweeps.trials import Trial
+    from toytrans.sweeps.board import Board
+    from toytrans.sweeps.sweep import Sweep
+    from toytrans.sweeps.trials import Failure, Trial
 
 
 def sweep(
@@ -28,17 +28,16 @@ def sweep(
         Path | None, typer.Argument(metavar="CONFIG", help="YAML file that describes the runs.")
     ] = None,
     seeds: Annotated[
-        str | None,
-        typer.Option(metavar="FROM:TO", help="Seeds: 0:2 is 0, 1 and 2. Default: one."),
+        str | None, typer.Option(metavar="FROM:TO", help="Seeds: 0:2 is 0, 1 and 2. Default: one.")
     ] = None,
     sets: Annotated[
         list[str] | None,
-        typer.Option(
-            "--set", metavar="KEY=VALUE,VALUE", help="Values of a config key; may be repeated."
-        ),
+        typer.Option("--set", metavar="KEY=VALUE,VALUE", help="Values of a key; repeatable."),
     ] = None,
     lengths: Lengths = None,
-    examples: Examples = None,
+    examples: Annotated[
+        int | None, typer.Option(min=1, max=10**7, help="Number of test pairs of a run, in all.")
+    ] = None,
     metric: MetricOption = "exact_match",
     jobs: Annotated[
         int | None, typer.Option(min=1, help="Runs at once, one a core at most.")
@@ -63,8 +62,8 @@ def sweep(
 
     if path is None:
         raise UserError("no config; name one, say `toytrans sweep reverse`")
-    numbers = None if seeds is None else range_of(seeds)
-    span = span_of(lengths)
+    ends = span_of("--seeds", seeds, "0:9")
+    span = span_of("--lengths", lengths, "1:400")
     if gpu_share is not None and on != "ray":
         raise UserError("--gpu-share: a run on this machine has the whole GPU; add --on ray")
     from toytrans.figures import check_matplotlib
@@ -78,13 +77,13 @@ def sweep(
         out or SWEEPS / path.stem,
         lambda changes: load_config(path, changes),
         sets or (),
-        numbers,
+        range(ends[0], ends[1] + 1) if ends else None,
         of_lengths(span, examples),
         here=on == "local",
     )
     if on == "local" and jobs and jobs > (at_once := processes_for(planned.trials, jobs)):
         note(f"--jobs {jobs}: {at_once} at once, one a core")
-    failures = follow(planned, _numbers, jobs, on, gpu_share)
+    failures = _follow(planned, _numbers, jobs, on, gpu_share)
     compared = write(planned, metric)
     for written in compared.files:
         note(f"written: {written}")
@@ -92,8 +91,8 @@ def sweep(
         check_matplotlib()
     except UserError as error:
         note(f"no picture: {error}")
-    print_comparison(output(), compared)
-    raise_internal(failures)
+    print_comparison(compared)
+    _raise_internal(failures)
     if any(trial.path in compared.problems for trial in planned.trials):
         raise typer.Exit(1)
 
@@ -112,10 +111,136 @@ def _numbers(trial: "Trial") -> str:
     return f"{what} ({member.eval.seconds:.0f} s)"
 
 
-def range_of(text: str) -> range:
-    """The seeds of --seeds, both ends included. Raises UserError."""
-    match = re.fullmatch(r"(\d{1,10})(?::(\d{1,10}))?", text)
-    low, high = (int(match[1]), int(match[2] or match[1])) if match else (1, 0)
-    if low > high or high >= 2**31:
-        raise UserError(f"--seeds {text}: write them as FROM:TO, say 0:9, or as one seed")
-    return range(low, high + 1)
+def board(
+    name: Annotated[str | None, typer.Argument(help="A board. Default: list all boards.")] = None,
+    tasks: Annotated[
+        list[str] | None, typer.Argument(metavar="TASK", help="Tasks of the board. Default: all.")
+    ] = None,
+    quick: Annotated[bool, typer.Option("--quick", help="One seed, few steps, few pairs.")] = False,
+    data: Annotated[
+        Path | None, typer.Option(help="Folder with the data files of the board.")
+    ] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Train published tasks, and compare with their numbers."""
+    from toytrans.sweeps.board import (
+        board_names,
+        lines_of,
+        load_board,
+        of_tasks,
+        plan_board,
+        write_board,
+    )
+
+    if name is None:
+        boards = {name: load_board(name) for name in board_names()}
+        if as_json:
+            print(json_text({name: list(each.tasks) for name, each in boards.items()}))
+        else:
+            rows = [(name, ", ".join(each.tasks), each.source) for name, each in boards.items()]
+            print_table(("board", "tasks", "from"), (), rows, box=None)
+        return
+    chosen = load_board(name)
+    whole = plan_board(name, quick=quick, files=data)
+    asked = of_tasks(whole, name, tasks) if tasks else whole
+    failures = _follow(asked, lambda trial: "measured")
+    for path in write_board(chosen, whole):
+        note(f"written: {path}")
+    if as_json:
+        numbers: dict[str, dict[str, object]] = {}
+        for task, key, _ in chosen.measures():
+            lines = lines_of(chosen, whole, task, key)
+            numbers.setdefault(task, {})[key] = [line._asdict() for line in lines]
+        print(json_text({"board": name, "title": chosen.title, "tasks": numbers}))
+    else:
+        _print_board(chosen, asked, quick)
+    _raise_internal(failures)
+    for failure in failures.values():
+        raise UserError(failure.reason)
+
+
+def _print_board(board: "Board", sweep: "Sweep", quick: bool) -> None:
+    from toytrans.sweeps.board import lines_of
+    from toytrans.sweeps.measure import number
+
+    def say(text: str, style: str = "") -> None:
+        output().print(text, style=style, markup=False)
+
+    say(f"{board.title} ({board.source})", "bold")
+    for sentence in (f"Our positions know: {board.knows}", *board.notes):
+        say(sentence)
+    if quick:
+        say(
+            "Quick: one seed, few steps, few pairs. It shows that the board runs; the published "
+            "numbers are of whole trainings.",
+            "bold",
+        )
+    there = {trial.about["task"] for trial in sweep.trials}
+    for task, name, measure in board.measures():
+        if task not in there:
+            continue
+        where = f", lengths {measure.lengths[0]} to {measure.lengths[1]}" if measure.lengths else ""
+        aim = f" (aim {measure.aim})" if measure.aim is not None else ""
+        say(f"\n{task}{where}: {measure.label(measure.metric)}{aim}", "bold")
+        rows = []
+        for line in lines_of(board, sweep, task, name):
+            seeds = [number(value, measure.metric) for value in line.values]
+            counts = [f"{count:,}" if count else "" for count in (line.steps, line.pairs)]
+            mean = number(fmean(line.values), measure.metric)
+            rows.append((line.who, mean, *counts, " ".join(seeds) if len(seeds) > 1 else ""))
+        print_table(("",), ("mean", "steps", "pairs"), rows, "seeds", box=None)
+    seconds = [found.seconds for trial in sweep.trials if (found := trial.eval())]
+    if seconds:
+        span = f"{min(seconds):.0f} to {max(seconds):.0f} s"
+        say(f"\none training on one core: {span}; {len(seconds)} runs")
+
+
+def _follow(
+    sweep: "Sweep",
+    describe: "Callable[[Trial], str]",
+    jobs: int | None = None,
+    on: Literal["local", "ray"] = "local",
+    gpu_share: float | None = None,
+) -> "dict[Path, Failure]":
+    """Train what is missing of a sweep: one bar, and a line for each run that ends. Returns why
+    runs failed, by their paths.
+
+    The first signal lets all trainings save and end. A second one ends this process at once; the
+    trainings then save by themselves.
+    """
+    for sentence in sweep.beginning():
+        note(sentence)
+    running = {trial.path: trial for trial in sweep.waiting()}
+    failures: dict[Path, Failure] = {}
+    total = len(sweep.trials)
+
+    def done() -> float:
+        return total - len(running) + sum(trial.share_done() for trial in running.values())
+
+    shape = "{desc} {bar} {percentage:3.0f}% {remaining} left"
+    bar = progress_bar(shape, total=total, initial=done())
+    rounds = sweep.train(jobs, on, gpu_share)
+    with collect_signals() as received, contextlib.closing(rounds), bar:
+        for ended in rounds:
+            for trial, failure in ended:
+                del running[trial.path]
+                if failure is not None:
+                    failures[trial.path] = failure
+                what = f"failed: {failure.reason}" if failure else describe(trial)
+                line = printable(f"{total - len(running)}/{total} {trial.title}: {what}")
+                bar.write(line, file=sys.stderr) if not bar.disable else note(line)
+            bar.update(done() - bar.n)
+            bar.set_description_str(f"{total - len(running)}/{total} runs", refresh=False)
+            if received:
+                break
+    if received:
+        note("stopped and saved; the same command goes on")
+        exit_if_signalled(received)
+    return failures
+
+
+def _raise_internal(failures: "dict[Path, Failure]") -> None:
+    """Raise the first internal error of a run, once everything else is shown."""
+    for failure in failures.values():
+        if failure.traceback:
+            raise RuntimeError(f"{failure.reason}\n{failure.traceback}")

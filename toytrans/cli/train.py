@@ -2,48 +2,48 @@
 
 import contextlib
 import shlex
+import sys
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal, NamedTuple
+from typing import TYPE_CHECKING, Annotated, Literal, NamedTuple
 
 import typer
 
-from toytrans.cli.common import (
-    RARE,
-    Break,
-    Overrides,
-    Progress,
-    TrustCode,
-    note,
-    progress_bar,
-    share,
-    warn_of_fault,
-)
-from toytrans.cli.render.results import print_results
+from toytrans.cli.common import argument, warn_of_fault
+from toytrans.cli.options import Break, Overrides, TrustCode, rare
 from toytrans.cli.reporter import reporter
+from toytrans.cli.results import Labelled, parts_of, print_parts
+from toytrans.cli.terminal import Progress, note, output, plain, progress_bar
+from toytrans.config.sealed import fault_remark
 from toytrans.errors import UserError
+from toytrans.rounding import share
+from toytrans.training.signals import exit_if_signalled
+from toytrans.user_code import is_shipped
 
 if TYPE_CHECKING:
     from toytrans.config.schema import Config
-    from toytrans.training.run import Record
+    from toytrans.data.pairs import Pairs, Split
+    from toytrans.training.run import Run
     from toytrans.training.trainer import Trainer
 
 HIDDEN_BY_ANCHORS = ("pad_visible", "wrong_start", "no_residual")
 """Faults that cost a model its exact match, but not one that is shown where to look."""
 
+SAMPLES, SHORT = 4, 10
+"""Translations that are shown, and the longest of their sources."""
+
 
 class Moment(NamedTuple):
-    """A record, target tokens a second, and the exact match measured last."""
+    """What a record says, target tokens a second, the exact match measured last, and seconds to the
+    last step at the mean pace so far."""
 
-    record: "Record"
+    step: int
+    loss: float
+    lr: float
     rate: float
     match: float | None
-
-    def seconds_left(self, max_steps: int) -> float:
-        """To max_steps, at the mean pace so far."""
-        step = self.record["step"]
-        return float(self.record["elapsed_s"] / max(step, 1) * (max_steps - step))
+    left: float
 
 
 def train(
@@ -51,10 +51,7 @@ def train(
         Path | None, typer.Argument(metavar="CONFIG", help="YAML file that describes the run.")
     ] = None,
     config: Annotated[
-        Path | None,
-        typer.Option(
-            metavar="CONFIG", help="The same as the argument CONFIG.", rich_help_panel=RARE
-        ),
+        Path | None, rare(metavar="CONFIG", help="The same as the argument CONFIG.")
     ] = None,
     out: Annotated[
         str | None,
@@ -62,10 +59,7 @@ def train(
     ] = None,
     device: Annotated[
         str | None,
-        typer.Option(
-            metavar="DEVICE",
-            help="auto | cpu | cuda | cuda:N | mps. Default: that of the config.",
-        ),
+        typer.Option(help="auto | cpu | cuda | cuda:N | mps. Default: that of the config."),
     ] = None,
     overrides: Overrides = None,
     seed: Annotated[int | None, typer.Option(metavar="N", help="Short for --set seed=N.")] = None,
@@ -73,36 +67,33 @@ def train(
     resume: Annotated[
         bool,
         typer.Option(
-            "--resume",
-            help="Continue a run from its last checkpoint; no CONFIG is needed with --out.",
+            "--resume", help="Go on from the last checkpoint; --out needs no CONFIG then."
         ),
     ] = False,
     log_to: Annotated[
-        Literal["tensorboard"] | None,
-        typer.Option(help="Copy the records to RUN/logs.", rich_help_panel=RARE),
+        Literal["tensorboard"] | None, rare(help="Copy the records to RUN/logs.")
     ] = None,
     watched: Annotated[
         bool,
-        typer.Option(
-            "--watch",
-            help="Show loss curve, translations and attention. Without a terminal: lines.",
-        ),
+        typer.Option("--watch", help="Show loss curve, translations and attention on a terminal."),
     ] = False,
     trust_code: TrustCode = False,
 ) -> None:
     """Train a model from a YAML file and measure it."""
     from toytrans.config.load import load_config
+    from toytrans.training.run import CONFIG, RunFolder
 
     if path and config:
         raise UserError(f"{path} and --config {config}: give the config once")
-    file = path or config
     if out == "":  # a shell variable that is not set
         raise UserError("--out: empty; name a directory, or leave --out away")
+    file, folder = path or config, Path(out) if out else None
     changes, short = overrides or [], {"device": device, "fault": fault, "seed": seed}
     if file is not None:
         name, settings = file.stem, load_config(file, changes, by_option=short)
-    elif resume and out is not None:
-        name, settings = Path(out).name, _saved_config(Path(out), changes, short)
+    elif resume and folder is not None:
+        RunFolder.open(folder)
+        name, settings = folder.name, load_config(folder / CONFIG, changes, short, saved=True)
     else:
         raise UserError("no config; name one, say `toytrans train textbook`")
     warn_of_fault(settings.fault)
@@ -112,99 +103,157 @@ def train(
             "sound; its harm shows with --set model.positions=sinusoidal --set "
             "model.cross_positions=none"
         )
+    _train(settings, name, folder, resume, log_to is not None, watched)
+
+
+def _train(
+    settings: "Config", name: str, folder: Path | None, resume: bool, logged: bool, watched: bool
+) -> None:
     from toytrans.training.devices import tune_process
     from toytrans.training.distributed import init_distributed
     from toytrans.training.session import open_session
     from toytrans.training.tensorboard import check_tensorboard
 
-    if log_to:
+    if logged:
         check_tensorboard()
     tune_process()
     with init_distributed(settings.device) as context:
         reporter.one_of_several = context.size > 1
         if not context.is_main:
             reporter.fall_silent()
-        folder = None if out is None else Path(out)
         with open_session(settings, name, folder, resume, note, context) as trainer:
-            _follow(trainer, log_to is not None, watched)
+            _follow(trainer, logged, watched)
             _report_stop(trainer)
-        print_results(trainer, trainer.dataset)
-
-
-def _saved_config(run: Path, changes: list[str], short: dict[str, Any]) -> "Config":
-    """The config that a run was trained with, and what changes. Raises UserError."""
-    from toytrans.config.load import load_config
-    from toytrans.training.run import CONFIG, RunFolder
-
-    RunFolder.open(run)
-    return load_config(run / CONFIG, changes, short, saved=True)
+        _print_results(trainer)
 
 
 def _follow(trainer: "Trainer", logged: bool, watched: bool) -> None:
     """Train; show each record as the terminal allows, and copy it to TensorBoard if asked to."""
     from toytrans.training.tensorboard import copy_to_tensorboard
 
-    progress = trainer.progress
+    progress, total = trainer.progress, trainer.config.train.max_steps
+    tokens, seconds = progress.target_tokens, progress.elapsed_s
     match: float | None = None
-    before = (progress.target_tokens, progress.elapsed_s)
-    copy: Callable[[Record], object] = bool
-    if logged and trainer.context.is_main:
-        copy = copy_to_tensorboard(trainer.run, progress.step, progress.elapsed_s, note)
+    copy: Callable[..., object] = bool
     view: Callable[[Trainer], AbstractContextManager[Callable[[Moment], None]]] = _line
-    if watched and trainer.context.is_main:
-        from toytrans.cli.render.watch import can_watch, watch
+    if trainer.context.is_main:
+        if logged:
+            copy = copy_to_tensorboard(trainer.run, progress.step, progress.elapsed_s, note)
+        if watched and sys.stderr.isatty() and not output(stderr=True).is_dumb_terminal:
+            from toytrans.cli.watch import watch
 
-        view = watch if can_watch() else view
+            view = watch
     with view(trainer) as show:
         for record in trainer.train():
+            step, elapsed = int(record["step"]), record["elapsed_s"]
             match = record.get("valid_exact_match", match)
-            seconds = record["elapsed_s"] - before[1]
-            rate = (record["target_tokens"] - before[0]) / max(seconds, 1e-9)
-            before = (int(record["target_tokens"]), record["elapsed_s"])
-            show(Moment(record, rate, match))
+            rate = (record["target_tokens"] - tokens) / max(elapsed - seconds, 1e-9)
+            left = float(elapsed / max(step, 1) * (total - step))
+            show(Moment(step, record["loss"], record["lr"], rate, match, left))
+            tokens, seconds = int(record["target_tokens"]), elapsed
             copy(record)
 
 
 @contextlib.contextmanager
 def _line(trainer: "Trainer") -> Iterator[Callable[[Moment], None]]:
     """A bar on a terminal, and notes elsewhere."""
-    total, step = trainer.config.train.max_steps, trainer.progress.step
+    total, first = trainer.config.train.max_steps, trainer.progress.step
     shape = "step {n_fmt}/{total_fmt} {bar} {desc} {remaining} left"
-    bar, progress = progress_bar(shape, total=total, initial=step), Progress()
+    bar, progress = progress_bar(shape, total=total, initial=first), Progress()
 
     def show(moment: Moment) -> None:
-        step, left = moment.record["step"], moment.seconds_left(total)
+        status = f"loss {moment.loss:.4f} {moment.rate:,.0f} tok/s"
+        if moment.match is not None:
+            status += f" free-running exact match {share(moment.match)}"
         with contextlib.suppress(OSError):  # a terminal that was closed: its signal saves
-            bar.set_description_str(_status(moment), refresh=False)
-            bar.update(int(step) - bar.n)
+            bar.set_description_str(status, refresh=False)
+            bar.update(moment.step - bar.n)
         if bar.disable:
-            progress(f"step {step}/{total} {_status(moment)} {left:.0f} s left")
+            progress(f"step {moment.step}/{total} {status} {moment.left:.0f} s left")
 
     yield show
     with contextlib.suppress(OSError):
         bar.close()
 
 
-def _status(moment: Moment) -> str:
-    status = f"loss {moment.record['loss']:.4f} {moment.rate:,.0f} tok/s"
-    return status if moment.match is None else f"{status} exact match {share(moment.match)}"
-
-
 def _report_stop(trainer: "Trainer") -> None:
     """Exit with the right code if training has diverged or was interrupted, even at its last
     step."""
-    from toytrans.training.signals import exit_if_signalled
-
     if trainer.stop_reason == "diverged":
         note(f"toytrans: {trainer.divergence()}")
         raise typer.Exit(1)
-    received = trainer.context.gather(trainer.received)
-    if any(received) and trainer.saved_step is None:
+    received = trainer.signals()
+    if received and trainer.saved_step is None:
         note("stopped before the first step; nothing is saved")
-    elif any(received):
+    elif received:
         several, own_code = trainer.context.size > 1, trainer.config.references
         words = ["torchrun", "...", "-m", "toytrans"] if several else ["toytrans"]
         words += ["train", "--resume", "--out", str(trainer.run)]
         again = shlex.join(words + ["--trust-code"] * bool(own_code))
         note(f"stopped at step {trainer.progress.step} and saved; go on with: {again}")
-    exit_if_signalled(*received)
+    exit_if_signalled(received)
+
+
+def _print_results(trainer: "Trainer") -> None:
+    """The table at the end of a training. All its processes measure the best checkpoint together,
+    like `toytrans eval`."""
+    from toytrans import load
+    from toytrans.data.pairs import all_pairs
+    from toytrans.evaluation import evaluate
+    from toytrans.model.initialisation import count_parameters
+
+    context, progress = trainer.context, trainer.progress
+    run = context.on_main(lambda: load(trainer.run, "best", "cpu"))
+    run.model.to(trainer.device)
+    files = run.config.data.files
+    splits: list[Split] = ["valid", "test"] if files is None or files.test else ["valid"]
+    rows: list[Labelled] = []
+    for split in splits:
+        pairs = all_pairs(trainer.dataset, split)
+        scores = trainer.scores.get(run.step) if split == "valid" else None
+        if scores is None:
+            own = context.shard_pairs(pairs)
+            counted = evaluate(run.model, own, run.facts, source_bos=run.config.source_bos)
+            scores = context.all_scores(counted)
+        rows += parts_of(split, scores)
+    if context.is_main:
+        reason = {
+            "stop_at_exact_match": ", stopped at the exact match asked for",
+            "patience": ", stopped for lack of progress",
+            "max_seconds": ", stopped at the seconds allowed",
+        }.get(trainer.stop_reason or "", "")
+        best = " (best validation)" if run.step != progress.step else ""
+        remark = fault_remark(run.config.fault)
+        title = (
+            f"{count_parameters(run.model):,} parameters, {progress.step:,} steps in "
+            f"{progress.elapsed_s:.1f} s{reason}; measured: step {run.step}{best}"
+        )
+        print_parts(f"{title}; {remark}" if remark else title, rows)
+        _print_translations(run, pairs)
+
+
+def _print_translations(run: "Run", pairs: "Pairs") -> None:
+    """A few translations, the run directory and the next commands."""
+    console, decode = output(), run.vocabulary.decode
+    console.print("[bold]translations[/bold]")
+    short = (pairs.src_length <= SHORT).nonzero()[:, 0]
+    shown = pairs.take(short[:SAMPLES] if len(short) else slice(SAMPLES))
+    sources = [decode(ids) for ids in shown.src.tolist()]
+    answers = run.translate([" ".join(symbols) for symbols in sources])
+    for symbols, answer, ids in zip(sources, answers, shown.tgt.tolist(), strict=True):
+        expected = " ".join(decode(ids))
+        verdict = "right" if answer == expected else f"wrong: {expected}"
+        console.print(plain(f"  {' '.join(symbols)}  ->  {answer}  ({verdict})"))
+    longest: list[str] = max(sources, key=len)
+    where, example = argument(run.path), shlex.quote(" ".join(longest))
+    if not all(map(is_shipped, run.config.references.values())):
+        where = f"{where} --trust-code"
+    if longest and longest[0].startswith("-"):
+        example = f"-- {example}"
+    commands = [f"eval {where}", f"translate {where} {example}", f"check {where}"]
+    if run.config.model.class_ is None:  # the layers of others are not known
+        commands.insert(2, f"inspect-masks {where}")
+    console.print("[bold]run[/bold]", plain(str(run.path)))
+    console.print("[bold]next[/bold]")
+    for command in commands:
+        console.print(plain(f"  toytrans {command}"), soft_wrap=True)

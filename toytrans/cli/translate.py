@@ -8,15 +8,9 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from toytrans.cli.common import (
-    Progress,
-    TrustCode,
-    note,
-    open_run,
-    printable,
-    run_and_sequences,
-    warn_of_fault,
-)
+from toytrans.cli.common import open_run
+from toytrans.cli.options import TrustCode, run_and_sequences
+from toytrans.cli.terminal import Progress, note, printable
 from toytrans.errors import UnseenSymbol, UserError
 
 if TYPE_CHECKING:
@@ -41,12 +35,8 @@ def translate(
     trust_code: TrustCode = False,
 ) -> None:
     """Translate sequences of symbols with a run."""
-    from toytrans.training.devices import tune_process
-
     path, sequences = run_and_sequences(sequences)
-    tune_process()
-    run = open_run(path, "best")
-    warn_of_fault(run.config.fault)
+    run = open_run(path)
     typed = not sequences and sys.stdin.isatty()
     if typed:
         note("one sequence a line, Ctrl-D ends:")

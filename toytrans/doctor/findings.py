@@ -295,8 +295,8 @@ def _warm_up(run: RunSnapshot) -> str:
 def measured(record: Record) -> str:
     """An evaluation as text."""
     return (
-        f"step {record['step']:,}: exact match {record['valid_exact_match']:.3f}, token accuracy "
-        f"{record['valid_token_accuracy']:.3f}"
+        f"step {record['step']:,}: free-running exact match {record['valid_exact_match']:.3f}, "
+        f"token accuracy {record['valid_token_accuracy']:.3f}"
     )
 
 

@@ -9,6 +9,7 @@ The teacher's key draws the fault: key, seed, level and number give the same exe
 `reveal` and `grade` need the key, and notice a changed exercise. The key is in no file.
 """
 
+import codecs
 import hmac
 import os
 import time
@@ -171,17 +172,26 @@ class Event(BaseModel):
     time: str
 
 
-def progress(folder: Path) -> tuple[list[Event], int]:
-    """The answers so far, and the number of hints. Raises UserError."""
-    path = folder / PROGRESS
-    if not os.path.lexists(path):
-        return [], 0
-    try:
-        events = [Event.model_validate_json(line) for line in read_named(path, 2**20).splitlines()]
-    except ValidationError:
-        raise UserError(f"{path}: cannot be read; remove it to start again") from None
-    answers = [event for event in events if event.answer is not None]
-    return answers, len(events) - len(answers)
+def progress(folder: Path) -> tuple[dict[str, str], int, str]:
+    """The answers so far and when each was first given; the number of hints; which lines are not
+    readable, and do not count. Raises UserError for a file that cannot be read at all."""
+    path, hints = folder / PROGRESS, 0
+    answers: dict[str, str] = {}
+    broken = []
+    raw = read_named(path, 2**20) if os.path.lexists(path) else b""
+    for number, line in enumerate(raw.removeprefix(codecs.BOM_UTF8).splitlines(), 1):
+        try:
+            event = Event.model_validate_json(line)
+        except ValidationError:
+            if line.strip():
+                broken.append(number)
+            continue
+        if event.answer is None:
+            hints += 1
+        else:
+            answers.setdefault(event.answer, event.time)
+    note = f"{PROGRESS}: line {broken[0]} cannot be read" if broken else ""
+    return answers, hints, note + (f", nor {len(broken) - 1} more" if broken[1:] else "")
 
 
 def _add(folder: Path, answer: str | None) -> None:
@@ -192,18 +202,21 @@ def _add(folder: Path, answer: str | None) -> None:
 
 
 def answer(folder: Path, given: str) -> tuple[bool | None, str]:
-    """Whether an answer is right (None: that is not told), and how many there were of how many. It
-    is written down. Raises UserError."""
+    """Whether an answer is right (None: that is not told), and how many there were of how many. A
+    new one is written down. Raises UserError."""
     given, names = given.strip(), (*get_args(FaultName), NONE)
     if given not in names:
         shown = given or "an empty answer"
         raise UserError(f"{shown}: no such fault; {did_you_mean(given, names)}")
-    exercise, count = read(folder), len(progress(folder)[0])
-    if exercise.limit and count >= exercise.limit:
-        raise UserError(f"{given}: not written down; all {exercise.limit} answers are given")
-    _add(folder, given)
+    exercise, answers = read(folder), list(progress(folder)[0])
+    again = " (given before, counts once)" if given in answers else ""
+    if not again:
+        if exercise.limit and len(answers) >= exercise.limit:
+            raise UserError(f"{given}: not written down; all {exercise.limit} answers are given")
+        _add(folder, given)
+        answers.append(given)
     right = None if exercise.closed else given == exercise.answer
-    return right, f"{count + 1}" + (f" of {exercise.limit}" if exercise.limit else "")
+    return right, f"{len(answers)}" + (f" of {exercise.limit}" if exercise.limit else "") + again
 
 
 def hint(folder: Path) -> tuple[list[str], int]:
@@ -252,12 +265,12 @@ def _is_of(exercise: Exercise, key: str) -> bool:
 
 class Mark(NamedTuple):
     """A row of the grades. answer: a right one, or else the last. time: when it was given.
-    note: why it is not right whatever the answer."""
+    right: yes or no; empty where nothing was answered. note: what was lost, changed or copied."""
 
     student: str
     level: int | None = None
     answer: str = ""
-    right: bool = False
+    right: str = "no"
     answers: int = 0
     hints: int = 0
     time: str = ""
@@ -273,22 +286,31 @@ def grade(folder: Path, key: str) -> list[Mark]:
 
     Raises UserError if there is no exercise, or if the key gives none of them.
     """
-    if not any(folder.glob(f"*/{ABOUT}")):
+    places = _places(folder)
+    if not any(os.path.exists(place / ABOUT) for place in places):
         raise UserError(f"{folder}: no exercises in it; name the folder that `--class` made")
-    marks = [_mark(each, key) for each in sorted(folder.iterdir()) if _has_files(each)]
+    marks = [_mark(place, place.relative_to(folder).as_posix(), key) for place in places]
     seals = Counter(seal for _, seal in marks if seal)
-    if not seals and any(mark.note == CHANGED for mark, _ in marks):
+    if not seals and any(mark.note.startswith(CHANGED) for mark, _ in marks):
         raise UserError(f"{folder}: --key gives none of these exercises; it is the wrong key")
     copied = "another folder has this exercise too"
     return [
-        mark._replace(right=False, note=copied) if seals[seal] > 1 else mark for mark, seal in marks
+        mark._replace(right="no", note=copied) if seals[seal] > 1 else mark for mark, seal in marks
     ]
 
 
 def left_out(folder: Path) -> list[str]:
     """Names in a folder that `grade` gives no mark: files, and folders without an exercise."""
-    visible = (each for each in folder.iterdir() if not each.name.startswith("."))
-    return sorted(each.name for each in visible if not _has_files(each))
+    graded = {place.relative_to(folder).parts[0] for place in _places(folder)}
+    return sorted({each.name for each in folder.glob("[!.]*")} - graded)
+
+
+def _places(folder: Path) -> list[Path]:
+    """The folders of exercises in a folder, or in folders in it, as some archives are unpacked."""
+    found: list[Path] = []
+    for each in folder.glob("*"):
+        found += [each] if _has_files(each) else filter(_has_files, each.glob("*"))
+    return sorted(found)
 
 
 def _has_files(folder: Path) -> bool:
@@ -296,26 +318,36 @@ def _has_files(folder: Path) -> bool:
     return any(os.path.exists(folder / name) for name in FILES)
 
 
-def _mark(folder: Path, key: str) -> tuple[Mark, str]:
+def _mark(folder: Path, student: str, key: str) -> tuple[Mark, str]:
     """The mark of one student, copies apart, and the seal of an exercise that the key gives."""
     try:
         if not os.path.exists(folder / ABOUT):
             raise UserError(f"{ABOUT} is missing")
-        exercise, (answers, hints) = read(folder), progress(folder)
+        exercise = read(folder)
     except UserError as error:
-        return Mark(folder.name, note=str(error)), ""
-    mark = Mark(folder.name, exercise.level, answers=len(answers))
-    mark = mark._replace(hints=min(hints, exercise.most_hints))
-    counted = answers[: exercise.limit]
+        return Mark(student, note=str(error)), ""
+    try:
+        answers, hints, unread = progress(folder)
+    except UserError as error:
+        answers, hints, unread = {}, 0, str(error)
+    counted = list(answers)[: exercise.limit]
     known = _is_of(exercise, key)
-    right = [event for event in counted if known and event.answer == exercise.answer]
-    for event in [*right, *reversed(counted)][:1]:
-        mark = mark._replace(answer=event.answer or "", time=event.time)
-    if not known:
-        return mark._replace(note=CHANGED), ""
-    problem = _problem_of_config(folder, exercise)
-    right_now = bool(right) and not problem
-    return mark._replace(right=right_now, fault=exercise.answer, note=problem), exercise.fault
+    problem = _problem_of_config(folder, exercise) if known else CHANGED
+    is_right = known and exercise.answer in counted
+    answer = exercise.answer if is_right else (counted or [""])[-1]
+    note = "; ".join(filter(None, (problem, unread)))
+    mark = Mark(
+        student,
+        exercise.level,
+        answer,
+        right="yes" if is_right and not problem else "no" if answer or note else "",
+        answers=len(answers),
+        hints=min(hints, exercise.most_hints),
+        time=answers.get(answer, ""),
+        fault=exercise.answer if known else "",
+        note=note,
+    )
+    return mark, exercise.fault if known else ""
 
 
 def _problem_of_config(folder: Path, exercise: Exercise) -> str:
@@ -330,5 +362,11 @@ def _problem_of_config(folder: Path, exercise: Exercise) -> str:
 
 def as_csv(marks: Sequence[Mark]) -> str:
     """The marks, a line each, under a line of headings."""
-    rows = [mark._asdict() | {"right": "yes" if mark.right else "no"} for mark in marks]
-    return csv_text([Mark._fields, *(list(row.values()) for row in rows)])
+    return csv_text([Mark._fields, *marks])
+
+
+def summary(marks: Sequence[Mark]) -> str:
+    """How many are right, wrong, not answered, and not right with a note that says why."""
+    counts = Counter("note" if mark.note and mark.right == "no" else mark.right for mark in marks)
+    text = f"{counts['yes']} right, {counts['no']} wrong, {counts['']} not answered"
+    return text + (f", {counts['note']} with a note" if counts["note"] else "")

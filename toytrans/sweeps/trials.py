@@ -200,7 +200,7 @@ def _train_and_measure(trial: Trial) -> Failure | None:
     torch.set_num_threads(1)
     devices.tune_process()
     name, silent = trial.path.name, lambda _: None
-    with open_session(trial.config, name, trial.path, True, silent, patient=True) as trainer:
+    with open_session(trial.config, name, trial.path, True, silent, second="waits") as trainer:
         for _ in trainer.train():
             pass
         exit_if_signalled(trainer.received)

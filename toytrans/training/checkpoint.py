@@ -12,7 +12,8 @@ import hashlib
 import io
 import json
 import os
-import stat
+import re
+from collections.abc import Iterator
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Annotated, BinaryIO, ClassVar, Literal
@@ -36,15 +37,12 @@ from toytrans.files import (
 )
 from toytrans.model.seq2seq import Seq2Seq
 
-CHECKPOINTS, LIST, END = "checkpoints", "checkpoints.json", ".safetensors"
+CHECKPOINTS, LIST = "checkpoints", "checkpoints.json"
 
 FORMAT = "2"
-"""Format 1, of 0.3, had a folder for each checkpoint."""
 
 ROOM = 2**24
 """The most bytes of names, progress and random states; and of checkpoints.json."""
-
-PARTS = ("weights", "optimizer", "random")
 
 Count = Annotated[int, Field(ge=0, le=2**53)]
 
@@ -91,15 +89,12 @@ class Progress:
 class Checkpoint:
     """One checkpoint in memory.
 
-    weights: by parameter name.
-    optimizer: moments and step counts of AdamW, by "parameter/name".
-    random: states of the generators of rank 0, by type of device.
+    tensors: weights/NAME; optimizer/NAME/KEY, the moments and step counts of AdamW; random/DEVICE,
+        states of the generators of rank 0.
     """
 
     progress: Progress
-    weights: dict[str, Tensor]
-    optimizer: dict[str, Tensor]
-    random: dict[str, Tensor]
+    tensors: dict[str, Tensor]
 
 
 _PROGRESS, _SUMS = TypeAdapter(Progress), TypeAdapter(dict[int, str])
@@ -109,7 +104,7 @@ _PROGRESS, _SUMS = TypeAdapter(Progress), TypeAdapter(dict[int, str])
 
 
 def checkpoint_file(run: Path, step: int) -> Path:
-    return run / CHECKPOINTS / f"step-{step}{END}"
+    return run / CHECKPOINTS / f"step-{step}.safetensors"
 
 
 def saved_steps(run: Path) -> list[int]:
@@ -117,25 +112,8 @@ def saved_steps(run: Path) -> list[int]:
     names: list[str] = []
     with contextlib.suppress(OSError):
         names = os.listdir(run / CHECKPOINTS)
-    stems = [name.removesuffix(END) for name in names if name.endswith(END)]
-    return sorted(step for step in map(_step, stems) if step is not None)
-
-
-def require_format(run: Path) -> None:
-    """Raise UserError for a run of toytrans 0.3."""
-    with contextlib.suppress(OSError), os.scandir(run / CHECKPOINTS) as entries:
-        if any(_step(entry.name) is not None and entry.is_dir() for entry in entries):
-            raise UserError(
-                f"{run}: a run of toytrans 0.3, whose checkpoints are folders; train again, or "
-                "use 0.3"
-            )
-
-
-def _step(name: str) -> int | None:
-    """The step in `step-N`, as training would write it."""
-    text = name.removeprefix("step-")
-    plain = text.isascii() and text.isdigit() and len(text) < 20 and name == f"step-{int(text)}"
-    return int(text) if plain else None
+    found = (re.fullmatch(r"step-(0|[1-9][0-9]{0,18})\.safetensors", name) for name in names)
+    return sorted(int(match[1]) for match in found if match)
 
 
 def listed_checkpoints(run: Path) -> dict[int, str]:
@@ -155,7 +133,10 @@ def save_checkpoint(run: Path, checkpoint: Checkpoint, keep: int = 2) -> None:
     Raises UserError if a file cannot be written. Older checkpoints then stay as they were.
     """
     step, before = checkpoint.progress.step, saved_steps(run)
-    file, raw = checkpoint_file(run, step), _packed(checkpoint)
+    file = checkpoint_file(run, step)
+    tensors = {n: tensor.detach().cpu().contiguous() for n, tensor in checkpoint.tensors.items()}
+    progress = json.dumps(asdict(checkpoint.progress), allow_nan=False)
+    raw = safetensors.torch.save(tensors, {"format": FORMAT, "progress": progress})
     if os.path.lexists(file):
         raise UserError(f"{file}: not written by this training; move it away, then resume")
     sums = {other: digest for other, digest in listed_checkpoints(run).items() if other in before}
@@ -178,25 +159,12 @@ def save_checkpoint(run: Path, checkpoint: Checkpoint, keep: int = 2) -> None:
             _delete(checkpoint_file(run, other), sums[other], len(raw) + ROOM)
 
 
-def _packed(checkpoint: Checkpoint) -> bytes:
-    tensors = {
-        f"{part}/{name}": tensor.detach().cpu().contiguous()
-        for part in PARTS
-        for name, tensor in getattr(checkpoint, part).items()
-    }
-    progress = json.dumps(asdict(checkpoint.progress), allow_nan=False)
-    return safetensors.torch.save(tensors, {"format": FORMAT, "progress": progress})
-
-
 def _delete(file: Path, digest: str, most_bytes: int) -> None:
     """Delete a checkpoint if it is the regular file that this run wrote."""
     with contextlib.suppress(OSError, Unreadable):
-        about = os.lstat(file)
-        if stat.S_ISREG(about.st_mode) and about.st_size <= most_bytes:
-            with open_regular(file) as opened:
-                is_own = hashlib.file_digest(opened, "sha256").hexdigest() == digest
-            if is_own:
-                file.unlink()
+        if file.is_symlink() or hashlib.sha256(read_whole(file, most_bytes)).hexdigest() != digest:
+            return
+        file.unlink()
 
 
 # Reading -----------------------------------------------------------------------------------------
@@ -214,72 +182,65 @@ def load_checkpoint(run: Path, step: int, *, most_bytes: int | None = None) -> C
     Raises UserError if it is missing, cut short, changed, or not written by training. Its
     SHA-256 is compared if checkpoints.json lists it.
     """
-    file = checkpoint_file(run, step)
-    try:
+    with _refused(run, step):
+        file = checkpoint_file(run, step)
         raw = read_whole(file, file.stat().st_size if most_bytes is None else most_bytes)
-    except (OSError, Unreadable) as error:
-        raise _damaged(run, step, _why(error)) from None
-    digest = listed_checkpoints(run).get(step)
-    if digest not in (None, hashlib.sha256(raw).hexdigest()):
-        raise _damaged(run, step, "cut short or changed (wrong checksum)")
-    progress = _read_progress(run, step, io.BytesIO(raw))
-    try:
+        if listed_checkpoints(run).get(step) not in (None, hashlib.sha256(raw).hexdigest()):
+            raise ValueError("cut short or changed (wrong checksum)")
+        progress = _progress_in(io.BytesIO(raw), step)
         tensors = safetensors.torch.load(raw)
-    except (SafetensorError, ValueError, KeyError):
-        raise _damaged(run, step, "not a safetensors file") from None
-    parts: dict[str, dict[str, Tensor]] = {part: {} for part in PARTS}
-    for key, tensor in tensors.items():
-        part, _, name = key.partition("/")
-        if part not in parts:
-            raise _damaged(run, step, f"a tensor {key}, which training does not write")
-        if tensor.dtype in (torch.float32, torch.float64) and not bool(tensor.isfinite().all()):
-            raise _damaged(run, step, f"{key} holds NaN or infinity")
-        parts[part][name] = tensor
-    return Checkpoint(progress, **parts)
+        for name, tensor in tensors.items():
+            if tensor.is_floating_point() and not bool(tensor.isfinite().all()):
+                raise ValueError(f"{name} holds NaN or infinity")
+    return Checkpoint(progress, tensors)
 
 
 def read_progress(run: Path, step: int) -> Progress:
     """The progress of a checkpoint, from its first bytes alone. Raises UserError."""
-    try:
-        with open_regular(checkpoint_file(run, step)) as file:
-            return _read_progress(run, step, file)
-    except (OSError, Unreadable) as error:
-        raise _damaged(run, step, _why(error)) from None
+    with _refused(run, step), open_regular(checkpoint_file(run, step)) as file:
+        return _progress_in(file, step)
 
 
-def _read_progress(run: Path, step: int, file: BinaryIO) -> Progress:
-    """The progress in the header of a safetensors file, which is JSON after 8 bytes of its size."""
+def _progress_in(file: BinaryIO, step: int) -> Progress:
+    """The progress in the header of a safetensors file, which is JSON after 8 bytes of its size.
+    Raises ValueError."""
     size = int.from_bytes(file.read(8), "little")
     try:
         about = json.loads(file.read(min(size, ROOM)))["__metadata__"]
-        if about["format"] != FORMAT:
-            raise ValueError
         progress = _PROGRESS.validate_json(about["progress"])
+        is_ours = about["format"] == FORMAT
     except (ValueError, KeyError, TypeError, RecursionError):
-        raise _damaged(run, step, "damaged, or not written by a training") from None
+        is_ours = False
+    if not is_ours:
+        raise ValueError("damaged, or not written by a training")
     if progress.step != step:
-        raise _damaged(run, step, f"damaged (it is of step {progress.step})")
+        raise ValueError(f"damaged (it is of step {progress.step})")
     return progress
 
 
-def _why(error: OSError | Unreadable) -> str:
-    """Why a file could not be read."""
-    if isinstance(error, Unreadable):
-        return "a pipe, a device, or too large for its model"
-    missing = isinstance(error, FileNotFoundError)
-    return "missing" if missing else f"cannot be read ({error.strerror})"
-
-
-def _damaged(run: Path, step: int, how: str) -> UserError:
-    """Why a checkpoint cannot be used, and which other one there is."""
+@contextlib.contextmanager
+def _refused(run: Path, step: int) -> Iterator[None]:
+    """Say of which checkpoint a ValueError, or an error of reading, is, and which other there
+    is."""
+    try:
+        yield
+        return
+    except FileNotFoundError:
+        how = "missing"
+    except OSError as error:
+        how = f"cannot be read ({error.strerror})"
+    except Unreadable:
+        how = "a pipe, a device, or too large for its model"
+    except (SafetensorError, KeyError):
+        how = "not a safetensors file"
+    except ValueError as error:
+        how = str(error)
     others = [other for other in saved_steps(run) if other != step]
-    before = [other for other in others if other < step]
-    if others:
-        which, there = ("previous", before[-1]) if before else ("last", others[-1])
-        remedy = f"the {which} checkpoint is step {there}: take it with --checkpoint {there}"
-    else:
-        remedy = "there is no other checkpoint; train again"
-    return UserError(f"{checkpoint_file(run, step)}: {how}; {remedy}")
+    before = [other for other in others if other < step] or others
+    remedy = "there is no other checkpoint; train again"
+    if before:
+        remedy = f"there is step {before[-1]}: take it with --checkpoint {before[-1]}"
+    raise UserError(f"{checkpoint_file(run, step)}: {how}; {remedy}")
 
 
 def pick_step(run: Path, which: str) -> int:
@@ -307,19 +268,6 @@ def pick_step(run: Path, which: str) -> int:
 # Weights -----------------------------------------------------------------------------------------
 
 
-def load_weights(model: Seq2Seq, weights: dict[str, Tensor], place: str) -> None:
-    """Copy weights by name into a model. Raises UserError with the first tensor that misfits.
-
-    place: where the weights come from, for the error.
-    """
-    ours = weights_of(model)
-    if problem := misfit(ours, weights):
-        raise UserError(f"{place}: {problem}; the two do not belong together")
-    with torch.no_grad():
-        for name, tensor in ours.items():
-            tensor.copy_(weights[name])
-
-
 def weights_of(model: Seq2Seq) -> dict[str, Tensor]:
     """What a checkpoint keeps of a model: its parameters, tied ones once, and persistent buffers.
     Those of models of the user's that hold infinities are masks, made anew with the model."""
@@ -328,24 +276,27 @@ def weights_of(model: Seq2Seq) -> dict[str, Tensor]:
     for name, tensor in model.state_dict().items():
         if name not in known and bool(tensor.isfinite().all()):
             weights[name] = tensor
-    return weights
+    return {f"weights/{name}": tensor for name, tensor in weights.items()}
 
 
-def misfit(ours: dict[str, Tensor], theirs: dict[str, Tensor]) -> str | None:
-    """A description of the first tensor that only one side has, or whose shape or dtype differs."""
+def copy_into(ours: dict[str, Tensor], theirs: dict[str, Tensor], place: str) -> None:
+    """Copy tensors by name. place: where they come from.
+
+    Raises UserError with the first that only one side has, or whose shape or dtype differs.
+    """
     for name in sorted(ours.keys() | theirs.keys()):
-        if name not in theirs:
-            return f"tensor {name} is missing"
-        if name not in ours:
-            return f"the model of config.yaml has no tensor {name}"
-        have, want = theirs[name], ours[name]
-        if (have.shape, have.dtype) != (want.shape, want.dtype):
-            return (
-                f"tensor {name} has shape {tuple(have.shape)} ({_dtype(have)}), the model of "
-                f"config.yaml {tuple(want.shape)} ({_dtype(want)})"
-            )
-    return None
-
-
-def _dtype(tensor: Tensor) -> str:
-    return str(tensor.dtype).removeprefix("torch.")
+        have, want = (
+            f"{tuple(side[name].shape)} ({side[name].dtype})" if name in side else ""
+            for side in (theirs, ours)
+        )
+        if have == want:
+            continue
+        problem = f"tensor {name} has shape {have}, the model of config.yaml {want}"
+        if not want:
+            problem = f"the model of config.yaml has no tensor {name}"
+        elif not have:
+            problem = f"tensor {name} is missing"
+        raise UserError(f"{place}: {problem}; the two do not belong together")
+    with torch.no_grad():
+        for name, tensor in ours.items():
+            tensor.copy_(theirs[name])

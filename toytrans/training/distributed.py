@@ -9,7 +9,7 @@ directory. All ranks decide together when to stop.
 import contextlib
 import os
 import re
-import socket
+import signal
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from datetime import timedelta
@@ -23,9 +23,13 @@ from toytrans.data.hashing import key_of
 from toytrans.data.pairs import Pairs
 from toytrans.errors import UserError
 from toytrans.evaluation import Scores
-from toytrans.training.signals import end_in_c
+from toytrans.training.signals import handled_by
 
 T = TypeVar("T")
+
+VARIABLES = ["RANK", "WORLD_SIZE", "LOCAL_RANK"]
+VARIABLES += ["TORCHELASTIC_RESTART_COUNT", "TORCHELASTIC_MAX_RESTARTS"]
+"""What torchrun sets, in the order of the fields below."""
 
 TIME_TO_CONNECT = timedelta(minutes=10)
 
@@ -34,18 +38,15 @@ TIME_TO_CONNECT = timedelta(minutes=10)
 class DistributedContext:
     """The processes of one training, as one of them sees it.
 
-    rank, size: this process among all of them.
-    local_rank, local_size: this process among those of its machine.
-    launch: name of the torchrun launch, the same for all processes and their restarts.
-    restarts: how often torchrun has started the processes anew.
+    rank, size: this process among all of them. local: its rank among those of its machine.
+    restarts, max_restarts: how often torchrun has started the processes anew, and may do so.
     """
 
     rank: int = 0
     size: int = 1
-    local_rank: int = 0
-    local_size: int = 1
-    launch: str | None = None
+    local: int = 0
     restarts: int = 0
+    max_restarts: int = 0
 
     @property
     def is_main(self) -> bool:
@@ -67,20 +68,18 @@ class DistributedContext:
             for weight in model.parameters():
                 distributed.broadcast(weight.detach(), src=0)
 
-    def sum_gradients(self, parameters: Iterable[nn.Parameter]) -> None:
-        """Sum the gradients of all processes, of which each has those of its shard."""
-        gradients = [p.grad for p in parameters if p.grad is not None] if self.size > 1 else []
-        if gradients:
-            flat = self.sum(torch.cat([gradient.flatten() for gradient in gradients]))
-            sizes = [gradient.numel() for gradient in gradients]
-            for gradient, summed in zip(gradients, flat.split(sizes), strict=True):
-                gradient.copy_(summed.view_as(gradient))
-
     def sum(self, value: Tensor) -> Tensor:
         """A tensor summed over all processes."""
         if self.size > 1:
             distributed.all_reduce(value)
         return value
+
+    def sum_gradients(self, parameters: Iterable[nn.Parameter]) -> None:
+        """Sum the gradients of all processes, of which each has those of its shard."""
+        gradients = [p.grad for p in parameters if p.grad is not None] if self.size > 1 else []
+        if gradients:
+            summed = self.sum(nn.utils.parameters_to_vector(gradients))
+            nn.utils.vector_to_parameters(summed, gradients)
 
     def all_scores(self, scores: Scores) -> Scores:
         """The scores of all processes together."""
@@ -97,10 +96,9 @@ class DistributedContext:
 
     def gather(self, value: T) -> list[T]:
         """One value of each process, in the order of their ranks."""
-        if self.size == 1:
-            return [value]
-        values: list[Any] = [None] * self.size
-        distributed.all_gather_object(values, value)
+        values: list[Any] = [value] * self.size
+        if self.size > 1:
+            distributed.all_gather_object(values, value)
         return values
 
     def agree(self, elapsed: float, interrupted: bool) -> tuple[float, bool]:
@@ -111,26 +109,26 @@ class DistributedContext:
         distributed.all_reduce(votes, distributed.ReduceOp.MAX)
         return float(votes[0]), bool(votes[1])
 
-    def on_main(self, make: Callable[[], T]) -> T:
-        """The value that rank 0 makes, sent to all ranks. Its error is a UserError in all."""
-        if self.size == 1:
-            return make()
-        sent: list[Any] = [_outcome(make) if self.is_main else None]
-        distributed.broadcast_object_list(sent, src=0, device=torch.device("cpu"))
-        value, error = sent[0]
-        if error is not None:
-            raise UserError(error)
-        return value
-
     def on_all(self, make: Callable[[], T]) -> T:
         """The value that each rank makes. The UserError of the lowest rank is raised in all."""
         if self.size == 1:
             return make()
-        value, error = _outcome(make)
-        for rank, error_of_rank in enumerate(self.gather(error)):
-            if error_of_rank is not None:
-                raise UserError(f"rank {rank}: {error_of_rank}" if rank else error_of_rank)
+        value, problem = None, None
+        try:
+            value = make()
+        except UserError as error:
+            problem = str(error)
+        for rank, theirs in enumerate(self.gather(problem)):
+            if theirs is not None:
+                raise UserError(f"rank {rank}: {theirs}" if rank else theirs)
         return value  # type: ignore[return-value]
+
+    def on_main(self, make: Callable[[], T]) -> T:
+        """The value that rank 0 makes, sent to all ranks. Its UserError is raised in all."""
+        if self.size == 1:
+            return make()
+        value = self.on_all(make if self.is_main else lambda: None)
+        return self.gather(value)[0]  # type: ignore[return-value]
 
     def require_equal(self, **values: Any) -> None:
         """Raise UserError in all ranks if a value differs between them. The error names it."""
@@ -142,12 +140,10 @@ class DistributedContext:
                     "files and the same kind of device"
                 )
 
-    # Device
-
     def device(self, name: str) -> str:
         """The device of this process: with GPUs, one for each process of a machine.
 
-        name: the device of the config. Raises UserError if it does not suit several processes.
+        name: the device of the config. Raises UserError if it is one for several processes.
         """
         if self.size == 1 or name == "cpu":
             return name
@@ -155,27 +151,10 @@ class DistributedContext:
             raise UserError(
                 f"device {name} is one device for {self.size} processes; take cuda, cpu or auto"
             )
-        gpus = torch.cuda.device_count() if torch.cuda.is_available() else 0
-        if gpus == 0:
-            return "cpu" if name == "auto" else name
-        if self.local_size > gpus:
-            raise UserError(
-                f"{self.local_size} processes for {gpus} GPUs on a machine; start torchrun with "
-                f"--nproc-per-node {gpus}, or take device: cpu"
-            )
-        torch.cuda.set_device(self.local_rank)
-        return f"cuda:{self.local_rank}"
+        return "cpu" if name == "auto" and not torch.cuda.is_available() else f"cuda:{self.local}"
 
 
 SINGLE_PROCESS = DistributedContext()
-
-
-def _outcome(make: Callable[[], T]) -> tuple[T | None, str | None]:
-    """The value that a function returns, or the message of its UserError."""
-    try:
-        return make(), None
-    except UserError as error:
-        return None, str(error)
 
 
 @contextlib.contextmanager
@@ -190,11 +169,11 @@ def init_distributed(device: str) -> Iterator[DistributedContext]:
         yield context
         return
     gpus = torch.cuda.is_available() and distributed.is_nccl_available() and device != "cpu"
-    place = ":".join(os.environ.get(name, "?") for name in ("MASTER_ADDR", "MASTER_PORT"))
     try:
-        with end_in_c():
+        with handled_by(signal.SIG_DFL):  # what waits in C calls no handler of Python
             _connect(context, "cpu:gloo,cuda:nccl" if gpus else "gloo")
     except (RuntimeError, ValueError) as error:
+        place = ":".join(os.environ.get(name, "?") for name in ("MASTER_ADDR", "MASTER_PORT"))
         reason = str(error).splitlines()[0]
         raise UserError(
             f"{context.size} processes cannot connect at {place} ({reason}); start all of them "
@@ -233,14 +212,9 @@ def _context_of_environment() -> DistributedContext:
     """The context in the variables of torchrun. Raises UserError if they are incomplete."""
     if not {"RANK", "WORLD_SIZE"} <= os.environ.keys():
         return SINGLE_PROCESS
-    names = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "TORCHELASTIC_RESTART_COUNT")
-    values = {name: os.environ.get(name, "0") for name in names}
+    values = {name: os.environ.get(name, "0") for name in VARIABLES}
     numbers = [int(value) for value in values.values() if re.fullmatch("[0-9]{1,9}", value)]
-    if len(numbers) < len(names) or numbers[0] >= numbers[1]:
+    if len(numbers) < len(values) or numbers[0] >= numbers[1]:
         listed = ", ".join(f"{name}={value}" for name, value in values.items())
         raise UserError(f"the environment is not torchrun's ({listed}); unset RANK and WORLD_SIZE")
-    rank, size, local_rank, local_size, restarts = numbers
-    launch = os.environ.get("TORCHELASTIC_RUN_ID", "none")
-    if launch == "none":  # the launcher of a machine outlives what it starts
-        launch = f"{socket.gethostname()}:{os.getppid()}"
-    return DistributedContext(rank, size, local_rank, local_size, launch, restarts)
+    return DistributedContext(*numbers)

@@ -15,17 +15,16 @@ from toytrans import __version__
 from toytrans.config.schema import Config
 from toytrans.data.files import sha256_of
 from toytrans.training.devices import Precision, has_bf16_products
-from toytrans.training.distributed import DistributedContext
 from toytrans.user_code import digests
 
 SWITCHES = ("ATEN_", "DNNL_", "KMP_", "MKL_", "OMP_", "ONEDNN_", "CUBLAS_", "NVIDIA_TF32")
 """Prefixes of environment variables that can change how numbers are computed."""
 
-MAY_CHANGE = ("config", "launch", "started", "command", "python", "platform")
+MAY_CHANGE = ("config", "started", "command", "python", "platform")
 """Parts of a run's environment that change no number of the training."""
 
 EXPLAINED = {
-    "valid_sha256": "the validation file is not the one of before: exact match before and after "
+    "valid_sha256": "the validation file is not the one of before: scores of before and after "
     "this step cannot be compared",
     "code_sha256": "the code has changed since; the pairs and the weights fit it",
 }
@@ -33,7 +32,7 @@ EXPLAINED = {
 
 
 def environment_of(
-    config: Config, device: torch.device, precision: Precision, context: DistributedContext
+    config: Config, device: torch.device, precision: Precision, processes: int
 ) -> dict[str, Any]:
     """Where and on what a run is trained, as plain values."""
     files, code = config.data.files, config.references
@@ -46,10 +45,9 @@ def environment_of(
         "gpu": torch.cuda.get_device_name(device) if device.type == "cuda" else None,
         "precision": precision,
         **settings_of_numbers(),
-        "processes": context.size,
+        "processes": processes,
         "valid_sha256": sha256_of(files.valid) if files and files.valid else None,
         "code_sha256": dict(zip(code, digests(code.values()), strict=True)),
-        "launch": context.launch,
         "started": time.strftime("%Y-%m-%dT%H:%M:%S%z"),
         "command": shlex.join(sys.argv),
     }

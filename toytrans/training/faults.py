@@ -14,7 +14,7 @@ from torch.nn import functional as F
 
 from toytrans.config.names import Backward, FaultName
 from toytrans.config.schema import Config, ModelConfig
-from toytrans.config.sealed import is_sealed, opened
+from toytrans.config.sealed import fault_remark, is_sealed, opened
 from toytrans.data.batches import Batch
 from toytrans.errors import UserError
 from toytrans.model.attention import Attention
@@ -26,7 +26,7 @@ from toytrans.model.positions.base import Positions
 from toytrans.model.seq2seq import Seq2Seq
 from toytrans.model.transformer import Transformer
 from toytrans.tokens import BOS_ID, EOS_ID, PAD_ID, Vocabulary
-from toytrans.training.objective import SOUND, CrossEntropy, Objective, token_losses
+from toytrans.training.step import CrossEntropy, Objective, token_losses
 
 
 def build_model(config: Config, vocabulary: Vocabulary) -> Seq2Seq:
@@ -53,30 +53,23 @@ def plant(fault: str, model: Seq2Seq) -> None:
 def objective_of(fault: str | None, backward: Backward = "autograd") -> Objective:
     """The training objective under a fault; evaluation never uses it."""
     name = opened(fault)
-    objective = FAULTS[name].objective if name else SOUND
+    objective = FAULTS[name].objective if name else Objective()
     if backward == "by_hand":
         return objective._replace(loss=partial(objective.loss, cross_entropy=cross_entropy))
     return objective
 
 
 def check_fault(fault: str | None, model: ModelConfig, processes: int = 1) -> None:
-    """Raise UserError if a fault has no effect on a model, or needs a single process.
+    """Raise UserError if a fault has no effect on a model, or meets several processes: a loss that
+    is no sum over rows has another meaning in each shard.
 
     All sealed faults are treated alike, or the error would tell them apart.
     """
-    if is_sealed(fault):
-        if processes > 1:
-            raise UserError("an exercise trains in one process, without torchrun")
-        return
-    if (name := opened(fault)) is None:
-        return
-    if reason := FAULTS[name].no_effect(model):
+    if fault is not None and processes > 1:
+        raise UserError(f"{fault_remark(fault)}: trains in one process, without torchrun")
+    name = None if is_sealed(fault) else opened(fault)
+    if name and (reason := FAULTS[name].no_effect(model)):
         raise UserError(f"fault: {fault} {reason}")
-    if processes > 1 and not FAULTS[name].can_shard:
-        raise UserError(
-            f"fault {fault}: its loss of a batch is not the sum of its rows' losses; train it in "
-            "one process, without torchrun"
-        )
 
 
 class _NoCausal(MaskMaker):
@@ -223,13 +216,11 @@ class Fault(NamedTuple):
     plant: changes a model in place.
     objective: what training learns from.
     no_effect: why the fault changes nothing in a model; empty if it changes something.
-    can_shard: whether several processes can train it: the loss is a sum over rows.
     """
 
     plant: Callable[[Transformer], None] = lambda model: None
-    objective: Objective = SOUND
+    objective: Objective = Objective()
     no_effect: Callable[[ModelConfig], str] = lambda model: ""
-    can_shard: bool = True
 
 
 FAULTS: dict[FaultName, Fault] = {
@@ -254,10 +245,9 @@ FAULTS: dict[FaultName, Fault] = {
         ),
     ),
     "loss_on_pads": Fault(
-        objective=Objective(loss=loss_with_pads, tokens=lambda batch: batch.tgt_out.numel()),
-        can_shard=False,
+        objective=Objective(loss=loss_with_pads, tokens=lambda batch: batch.tgt_out.numel())
     ),
-    "batch_mean_of_means": Fault(objective=Objective(loss=loss_of_means), can_shard=False),
+    "batch_mean_of_means": Fault(objective=Objective(loss=loss_of_means)),
     "no_residual": Fault(_no_residual),
     "no_norm": Fault(_no_norm),
     "no_feed_forward": Fault(_no_feed_forward),

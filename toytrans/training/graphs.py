@@ -10,7 +10,6 @@ a replay moves on as the eager step does, so a checkpoint holds the random state
 
 import gc
 from collections.abc import Callable, Sequence
-from typing import NamedTuple
 
 import torch
 
@@ -65,46 +64,46 @@ class GraphedUpdate:
 
     places: of the longest sequence that the model will meet. The tables of its positions get that
     size before the first graph, which reads them where they are.
+    graphs: by shape, the fixed batch that a graph reads, and what replays it.
     """
 
     def __init__(self, capture: Capture, eager: Update, model: Seq2Seq, places: int) -> None:
         self.capture, self.eager = capture, eager
-        self.graphs: dict[tuple[int, ...], _Graph] = {}
+        self.graphs: dict[tuple[int, ...], tuple[Batch, Work]] = {}
         device = eager.device
         # AdamW's kernel for a GPU reads an fp32 rate; that for a CPU takes a number as fp64
         rate = torch.float32 if device.type == "cuda" else torch.float64
         self.lr = torch.zeros((), dtype=rate, device=device)
         self.tokens, self.loss, self.norm = (torch.zeros((), device=device) for _ in range(3))
         schemes = [module for module in model.modules() if isinstance(module, Positions)]
-        like = next(model.parameters())
         for scheme in schemes:
-            scheme.make_room(places, like)
+            scheme.make_room(places, next(model.parameters()))
         # held, since graphs go on to read them even if a longer sequence brings larger ones
         self.tables = [dict(vars(scheme)) for scheme in schemes]
 
     def __call__(self, batches: Sequence[Batch], *, lr: float) -> Updated:
         """As `Update`; the next call overwrites the summed loss and the norm."""
         (batch,) = batches
-        tokens = batch.target_tokens
         self.lr.fill_(lr)
-        self.tokens.fill_(tokens)
+        self.tokens.fill_(batch.target_tokens)
         shape = (*batch.src.shape, batch.tgt_in.shape[1])
         if shape not in self.graphs:
-            self.graphs[shape] = self._record(batch)
-        graph = self.graphs[shape]
-        for fixed, ids in zip(graph.batch, batch, strict=True):
-            fixed.copy_(ids)
-        graph.replay()
-        return self.loss, tokens, self.norm
+            src, tgt_in, tgt_out = (ids.to(self.eager.device, copy=True) for ids in batch)
+            fixed = Batch(src, tgt_in, tgt_out)
+            self.graphs[shape] = fixed, self._record(fixed)
+        fixed, replay = self.graphs[shape]
+        for place, ids in zip(fixed, batch, strict=True):
+            place.copy_(ids)
+        replay()
+        return self.loss, batch.target_tokens, self.norm
 
-    def _record(self, batch: Batch) -> "_Graph":
-        src, tgt_in, tgt_out = (ids.to(self.eager.device, copy=True) for ids in batch)
-        fixed = Batch(src, tgt_in, tgt_out)
+    def _record(self, fixed: Batch) -> Work:
+        zero_grad = self.eager.optimizer.zero_grad
 
         def warm_up() -> None:
-            self.eager.optimizer.zero_grad()
+            zero_grad()
             self.eager.backward([fixed], self.tokens)
-            self.eager.optimizer.zero_grad()  # so that they are made anew, in the graph's memory
+            zero_grad()  # so that they are made anew, in the graph's memory
 
         def work() -> None:
             loss, _, norm = self.eager([fixed], lr=self.lr, tokens=self.tokens)
@@ -112,15 +111,8 @@ class GraphedUpdate:
             self.norm.copy_(norm)
 
         replay = self.capture(warm_up, work)
-        self.eager.optimizer.zero_grad()
-        return _Graph(fixed, replay)
-
-
-class _Graph(NamedTuple):
-    """The fixed batch that a graph reads, and what replays it."""
-
-    batch: Batch
-    replay: Work
+        zero_grad()
+        return replay
 
 
 def most_places(config: Config, facts: DataFacts) -> int:
@@ -148,8 +140,7 @@ def choose_capture(
             f"train.cuda_graphs: on needs a CUDA device, not {device.type}; leave it out, or take "
             "device: cuda"
         )
-    own = model.class_ or is_reference(model.positions)
-    own = own or is_reference(model.cross_positions or "")
+    own = model.class_ or any(map(is_reference, (model.positions, model.cross_positions)))
     reasons = {
         "several processes exchange gradients in each step": processes > 1,
         "train.accumulate adds up batches of several shapes": train.accumulate > 1,
@@ -158,6 +149,7 @@ def choose_capture(
         "model.backward: by_hand keeps what it needs outside of them": model.backward == "by_hand",
         "fp64 is for comparisons": precision == "fp64",
     }
-    if reason := next((reason for reason, holds in reasons.items() if holds), ""):
-        return None, f"no CUDA graphs: {reason}"
+    for reason, holds in reasons.items():
+        if holds:
+            return None, f"no CUDA graphs: {reason}"
     return CudaCapture(device), "each shape of a batch is recorded as a CUDA graph"

@@ -10,14 +10,15 @@ Reading takes no lock and writes nothing.
 """
 
 import contextlib
+import io
 import json
 import os
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Annotated, Any, Literal, Self, get_args, overload
+from typing import Annotated, Any, Literal, Self, TypeVar, get_args
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
@@ -33,7 +34,6 @@ from toytrans.files import (
     check_free,
     disk_errors,
     json_text,
-    open_regular,
     read_whole,
     write_file,
     write_json,
@@ -41,17 +41,18 @@ from toytrans.files import (
 from toytrans.model.seq2seq import Seq2Seq
 from toytrans.tokens import Vocabulary
 from toytrans.training.checkpoint import (
+    CHECKPOINTS,
     LIST,
     Count,
     Progress,
     checkpoint_file,
+    copy_into,
     load_checkpoint,
-    load_weights,
     most_bytes_of,
     pick_step,
     read_progress,
-    require_format,
     saved_steps,
+    weights_of,
 )
 from toytrans.training.devices import Precision, choose_device
 from toytrans.training.faults import build_model
@@ -70,8 +71,10 @@ writes is finite, or None or missing where it was not measured."""
 NOT_MEASURED = "not measured"
 """What is shown for a number that is None or missing."""
 
-LONGEST_RECORD, MOST_DAMAGED = 10_000, 10_000
-"""Bytes of a line of metrics.jsonl, and lines without a record after which no more are read."""
+MOST_BYTES_OF_RECORDS, MOST_DAMAGED = 2**30, 10_000
+"""Bytes of metrics.jsonl, and lines without a record after which no more are read."""
+
+Sequences = TypeVar("Sequences", str, list[str])
 
 State = Literal["finished", "unfinished", "being written", "damaged"]
 
@@ -121,7 +124,11 @@ class RunFolder:
         if not is_run(path):
             missing = [name for name in (CONFIG, DATA) if not os.path.isfile(path / name)]
             raise UserError(f"{path}: not a run directory (it lacks {' and '.join(missing)})")
-        require_format(path)
+        if any(old.is_dir() for old in (path / CHECKPOINTS).glob("step-*[0-9]")):
+            raise UserError(
+                f"{path}: a run of toytrans 0.3, whose checkpoints are folders; train again, or "
+                "use 0.3"
+            )
         try:
             facts = _SavedFacts.model_validate_json(read_whole(path / DATA, MOST_BYTES)).facts()
         except (OSError, ValidationError, UserError):
@@ -158,7 +165,25 @@ class RunFolder:
 
     @cached_property
     def _read(self) -> tuple[list[Record], int]:
-        return _read_records(self.path)
+        file, records, damaged = self.path / METRICS, list[Record](), 0
+        try:
+            raw = read_whole(file, MOST_BYTES_OF_RECORDS)
+        except FileNotFoundError:
+            raw = b""
+        except OSError as error:
+            raise UserError(f"{file}: cannot be read ({error.strerror})") from None
+        for line in io.BytesIO(raw):
+            try:
+                record = _SavedRecord.model_validate_json(line).model_dump(exclude_unset=True)
+            except ValidationError:
+                damaged += line.endswith(b"\n")
+                if damaged > MOST_DAMAGED:
+                    break
+                continue
+            while records and records[-1]["step"] >= record["step"]:
+                records.pop()
+            records.append(record)
+        return records, damaged
 
     @property
     def steps(self) -> list[int]:
@@ -169,23 +194,6 @@ class RunFolder:
         """The progress of the newest checkpoint; None if there is none. Raises UserError."""
         steps = self.steps
         return read_progress(self.path, steps[-1]) if steps else None
-
-    @property
-    def state(self) -> RunState:
-        """How far the run has come, now. A damaged checkpoint is a state."""
-        train, fault = self.config.train, self.config.fault
-        state: State = "being written" if is_locked(self.path / METRICS) else "unfinished"
-        try:
-            progress = self.progress()
-        except UserError as error:
-            is_written = state == "being written"
-            return RunState(state) if is_written else RunState("damaged", problem=str(error))
-        if progress is None:
-            return RunState(state, None, train.max_steps, None, fault)
-        if state == "unfinished" and progress.is_finished(train):
-            state = "finished"
-        best = progress.best_exact_match if progress.best_exact_match >= 0 else None
-        return RunState(state, progress.step, train.max_steps, best, fault)
 
     @property
     def unfinished(self) -> str:
@@ -211,7 +219,9 @@ class RunFolder:
         model = build_model(self.config, self.facts.vocabulary)
         step = pick_step(self.path, checkpoint)
         loaded = load_checkpoint(self.path, step, most_bytes=most_bytes_of(model))
-        load_weights(model, loaded.weights, str(checkpoint_file(self.path, step)))
+        of_training = ("optimizer/", "random/")
+        theirs = {n: x for n, x in loaded.tensors.items() if not n.startswith(of_training)}
+        copy_into(weights_of(model), theirs, str(checkpoint_file(self.path, step)))
         on_device = model.eval().to(choose_device(device))
         return Run(self.path, self.config, self.facts, on_device, step)
 
@@ -242,13 +252,7 @@ class Run:
             filter(None, (f"{self.path}, step {self.step}", fault_remark(self.config.fault)))
         )
 
-    @overload
-    def translate(self, sequences: str, beam: int = 1) -> str: ...
-
-    @overload
-    def translate(self, sequences: list[str], beam: int = 1) -> list[str]: ...
-
-    def translate(self, sequences: str | list[str], beam: int = 1) -> str | list[str]:
+    def translate(self, sequences: Sequences, beam: int = 1) -> Sequences:
         """The translation of one sequence such as "5 7 9", or those of several.
 
         Raises UnseenSymbol, a UserError.
@@ -274,13 +278,20 @@ def is_run(path: Path) -> bool:
 
 
 def state_of(path: Path) -> RunState:
-    """How far a run has come. Damage is a state, not an error."""
+    """How far a run has come, now. Damage is a state, not an error."""
+    state: State = "being written" if is_locked(path / METRICS) else "unfinished"
     try:
-        return RunFolder.open(path).state
+        run = RunFolder.open(path)
+        progress = run.progress()
     except UserError as error:
-        if is_locked(path / METRICS):
-            return RunState("being written")
-        return RunState("damaged", problem=str(error))
+        return RunState(state) if state != "unfinished" else RunState("damaged", problem=str(error))
+    train, fault = run.config.train, run.config.fault
+    if progress is None:
+        return RunState(state, None, train.max_steps, None, fault)
+    if state == "unfinished" and progress.is_finished(train):
+        state = "finished"
+    best = progress.best_exact_match if progress.best_exact_match >= 0 else None
+    return RunState(state, progress.step, train.max_steps, best, fault)
 
 
 def newest_run() -> Path:
@@ -291,19 +302,16 @@ def newest_run() -> Path:
     entries = list(RUNS.iterdir()) if RUNS.is_dir() else []
     runs = [path for path in entries if is_run(path) and saved_steps(path)]
     for path in sorted(runs, key=lambda run: (run / CONFIG).stat().st_mtime_ns, reverse=True):
-        if not _is_exercise(path):
+        try:
+            sealed = is_sealed(RunFolder.open(path).config.fault)
+        except UserError:  # the command that opens it says what is wrong
+            sealed = False
+        if not sealed:
             return path
     raise UserError(
         f"{RUNS}: no run here yet; train one with `toytrans train --config FILE`, "
         "or name a run directory"
     )
-
-
-def _is_exercise(path: Path) -> bool:
-    try:
-        return is_sealed(RunFolder.open(path).config.fault)
-    except UserError:  # the command that opens it says what is wrong
-        return False
 
 
 def list_runs(
@@ -319,21 +327,16 @@ def list_runs(
         follow(root)
         if METRICS in files or {CONFIG, DATA} <= set(files):
             names.clear()
-            size, changed = _size_and_change(root)
-            age = max(0.0, time.time() - changed)
-            runs.append((Path(root), state_of(Path(root)), age, size))
+            sizes, times = [0], [0.0]
+            for inner, _, inside in os.walk(root):
+                for name in inside:
+                    with contextlib.suppress(OSError):  # a training has just removed it
+                        about = os.lstat(os.path.join(inner, name))
+                        sizes.append(about.st_size)
+                        times.append(about.st_mtime)
+            age = max(0.0, time.time() - max(times))
+            runs.append((Path(root), state_of(Path(root)), age, sum(sizes)))
     return sorted(runs, key=lambda run: run[2])
-
-
-def _size_and_change(folder: str) -> tuple[int, float]:
-    """The bytes of all files in a folder, and when the newest was written."""
-    size, changed = 0, 0.0
-    for root, _, files in os.walk(folder):
-        for name in files:
-            with contextlib.suppress(OSError):  # a training has just removed it
-                about = os.lstat(os.path.join(root, name))
-                size, changed = size + about.st_size, max(changed, about.st_mtime)
-    return size, changed
 
 
 # Its files ---------------------------------------------------------------------------------------
@@ -417,32 +420,3 @@ class _SavedRecord(BaseModel):
     valid_exact_match: Share = None
     valid_token_accuracy: Share = None
     valid_loss: Number = None
-
-
-def _read_records(path: Path) -> tuple[list[Record], int]:
-    """The records of metrics.jsonl, and the number of lines that hold none. Raises UserError."""
-    records: list[Record] = []
-    damaged = 0
-    for line in _lines(path):
-        try:
-            record = _SavedRecord.model_validate_json(line).model_dump(exclude_unset=True)
-        except ValidationError:
-            damaged += line.endswith(b"\n") or len(line) == LONGEST_RECORD
-            if damaged > MOST_DAMAGED:
-                break
-            continue
-        while records and records[-1]["step"] >= record["step"]:
-            records.pop()
-        records.append(record)
-    return records, damaged
-
-
-def _lines(path: Path) -> Iterator[bytes]:
-    """The lines of metrics.jsonl; longer ones than any record in pieces. Raises UserError."""
-    try:
-        with open_regular(path / METRICS) as file:
-            yield from iter(lambda: file.readline(LONGEST_RECORD), b"")
-    except FileNotFoundError:
-        return
-    except OSError as error:
-        raise UserError(f"{path / METRICS}: cannot be read ({error.strerror})") from None

@@ -30,8 +30,8 @@ from toytrans.training.faults import check_fault
 from toytrans.training.folder import choose_folder, locked_folder, new_folder
 from toytrans.training.graphs import choose_capture
 from toytrans.training.optimizer import learning_rate
-from toytrans.training.run import METRICS, RunFolder, create_run, is_run, read_environment
-from toytrans.training.signals import collect_signals, exit_if_signalled
+from toytrans.training.run import METRICS, RunFolder, create_run, is_run
+from toytrans.training.signals import Second, collect_signals, exit_if_signalled
 from toytrans.training.trainer import Trainer
 from toytrans.user_code import shown
 
@@ -45,54 +45,63 @@ def open_session(
     report: Callable[[str], None],
     context: DistributedContext = SINGLE_PROCESS,
     *,
-    patient: bool = False,
-    in_program: bool = False,
+    second: Second = "ends",
 ) -> Iterator[Trainer]:
     """Prepare a run and hold its lock. Yields its trainer. Raises UserError.
 
     name: of the config; without `out` the run goes to runs/NAME. resume: go on with the run that is
     there, if there is one; the config may then differ from the saved one in its limits alone.
-    report: gets one sentence at a time for the user. patient: a second signal changes nothing;
-    torchrun passes signals on and does not wait for long. in_program: the process is the user's,
-    and no signal ends it.
+    report: gets one sentence at a time for the user. second: what a second signal does; one of
+    several processes waits, since torchrun passes signals on.
     """
+    if context.max_restarts and not resume:
+        raise UserError("torchrun --max-restarts: add --resume, so that a restart goes on")
+    several = context.size > 1
+    second = "waits" if several else second
     with contextlib.ExitStack() as stack:
-        given, notes, size = config, list[str](), context.size
-        path, saved = context.on_main(lambda: _choose(name, out, resume, context))
-        if saved:
-            notes.append(context.on_main(lambda: stack.enter_context(locked_folder(path))))
-            config = context.on_main(partial(config_for_resume, saved.config, config, path))
-        device, dataset = context.on_all(lambda: _open(config, saved, context))
-        context.require_equal(config=given, data=dataset.facts, device=device.type)
-        asked = config.train.precision
+        notes = list[str]()
+
+        def saved_run() -> tuple[Path, RunFolder | None, Config]:
+            path = choose_folder(name, out, resume=resume)
+            if not resume or not is_run(path):
+                return path, None, config
+            found = RunFolder.open(path)
+            notes.append(stack.enter_context(locked_folder(path)))
+            return path, found, config_for_resume(found.config, config, path)
+
+        path, saved, settings = context.on_main(saved_run)
+        device, dataset = context.on_all(lambda: _open(settings, saved, context))
+        context.require_equal(config=config, data=dataset.facts, device=device.type)
+        asked, width = settings.train.precision, settings.model.d_model
         if saved and asked == "auto":  # the choice holds for the whole run
             asked = saved.precision or asked
-        precision = context.on_main(lambda: choose_precision(asked, device, config.model.d_model))
-        capture, remark = context.on_all(lambda: choose_capture(config, device, precision, size))
-        trainer = Trainer(config, dataset, path, device, precision, context, capture)
-        if resume or saved:
+        precision = context.on_main(lambda: choose_precision(asked, device, width))
+        capture, remark = context.on_all(
+            lambda: choose_capture(settings, device, precision, context.size)
+        )
+        trainer = Trainer(settings, dataset, path, device, precision, context, capture)
+        if resume:
             notes += trainer.resume()
         before = saved.environment if saved else {}
-        now = environment_of(config, device, precision, context)
+        now = environment_of(settings, device, precision, context.size)
         now |= {"cuda_graphs": capture is not None, "config": before.get("config", name)}
-        trainer.received = stack.enter_context(
-            collect_signals(patient=patient or size > 1, in_program=in_program)
-        )
+        trainer.received = stack.enter_context(collect_signals(second))
         if not saved:
             trainer.run, locks = context.on_main(
                 lambda: stack.enter_context(new_folder(name, path if resume else out))
             )
             notes.append(locks)
-        context.on_main(partial(create_run, trainer.run, config, dataset.facts, now))
+        context.on_main(partial(create_run, trainer.run, settings, dataset.facts, now))
         trainer.locked = context.on_main(lambda: os.lstat(trainer.run / METRICS))
         if saved and trainer.progress.step:
-            notes += [*changes(before, now), _schedule(saved.config, config, trainer.progress.step)]
-        report(f"{trainer.run}: {device}, {precision}" + f", {size} processes" * (size > 1))
+            step = trainer.progress.step
+            notes += [*changes(before, now), _schedule(saved.config, settings, step)]
+        report(f"{trainer.run}: {device}, {precision}" + f", {context.size} processes" * several)
         for sentence in filter(None, (_given(trainer.model), remark, *dataset.notes, *notes)):
             report(sentence)
-        exit_if_signalled(*context.gather(trainer.received), in_program=in_program)
+        exit_if_signalled(trainer.signals(), second)
         yield trainer
-    exit_if_signalled(trainer.received, in_program=in_program)  # one just after the training
+    exit_if_signalled(trainer.received, second)  # one just after the training
 
 
 def _given(model: Seq2Seq) -> str:
@@ -102,25 +111,14 @@ def _given(model: Seq2Seq) -> str:
     return f"positions {name}: {given}; not the paper's" if given else ""
 
 
-def _choose(
-    name: str, out: Path | None, resume: bool, context: DistributedContext
-) -> tuple[Path, RunFolder | None]:
-    """The run directory, and the run there if it goes on. Processes that torchrun starts again
-    resume by themselves, but only the run that they were training."""
-    if context.restarts and not resume:
-        path = choose_folder(name, out, resume=True)
-        launch = read_environment(path).get("launch")
-        resume = context.launch is not None and launch == context.launch
-    path = choose_folder(name, out, resume=resume)
-    return path, RunFolder.open(path) if resume and is_run(path) else None
-
-
 def _open(
     config: Config, saved: RunFolder | None, context: DistributedContext
 ) -> tuple[torch.device, Dataset]:
     """The device and the data of this process, checked. Raises UserError."""
     check_fault(config.fault, config.model, context.size)
     device = choose_device(context.device(config.device))
+    if context.size > 1 and device.type == "cuda":
+        torch.cuda.set_device(device)
     dataset = open_dataset(config)
     if saved is not None and dataset.facts != saved.facts:
         raise UserError(

@@ -10,62 +10,32 @@ import signal
 import sys
 import threading
 import time
-from collections.abc import Iterable, Iterator
-from itertools import chain
+from collections.abc import Iterator
 from types import FrameType
-from typing import Any, NoReturn
+from typing import Any, Literal, NoReturn
 
 SECONDS_OF_ONE = 0.5
 """`timeout` and a closed terminal send each signal twice, one soon after the other."""
 
+Second = Literal["ends", "waits", "raises"]
+"""What a second signal does: end the process, nothing, or raise KeyboardInterrupt. The process is
+the user's own program in the last case, so Ctrl-C alone is collected, in its main thread alone."""
+
 
 def end_at_once() -> None:
     """Let a signal end the process, from now on."""
-    for number in _handled():
-        signal.signal(number, _end)
+    _handle(_end)
 
 
 def ignore() -> None:
     """Let no signal change the exit code of a command that has ended."""
-    for number in _handled():
-        signal.signal(number, signal.SIG_IGN)
+    _handle(signal.SIG_IGN)
 
 
 @contextlib.contextmanager
-def end_in_c() -> Iterator[None]:
-    """Let the system end the process at a signal: what waits in C calls no Python."""
-    with _handled_by(signal.SIG_DFL, _handled()):
-        yield
-
-
-@contextlib.contextmanager
-def collect_signals(*, patient: bool = False, in_program: bool = False) -> Iterator[list[int]]:
-    """Collect the numbers of signals. A second one that does not follow at once ends the process.
-
-    patient: a second one changes nothing. in_program: the process is the user's. Only Ctrl-C is
-    collected then, and only in the main thread; a second one raises KeyboardInterrupt.
-    """
-    received, began = list[int](), 0.0
-
-    def receive(number: int, frame: FrameType | None) -> None:
-        nonlocal began
-        began = began or time.monotonic()
-        received.append(number)
-        if in_program and len(received) > 1:
-            raise KeyboardInterrupt
-        if not in_program and not patient and time.monotonic() - began > SECONDS_OF_ONE:
-            _end(number, frame)
-
-    numbers = [signal.SIGINT] if in_program else _handled()
-    if in_program and threading.current_thread() is not threading.main_thread():
-        numbers = []
-    with _handled_by(receive, numbers):
-        yield received
-
-
-@contextlib.contextmanager
-def _handled_by(handler: Any, numbers: Iterable[signal.Signals]) -> Iterator[None]:
-    before = {number: signal.signal(number, handler) for number in numbers}
+def handled_by(handler: Any, numbers: list[signal.Signals] | None = None) -> Iterator[None]:
+    """Another handler until the block ends, of all signals or of some."""
+    before = _handle(handler, numbers)
     try:
         yield
     finally:
@@ -73,22 +43,46 @@ def _handled_by(handler: Any, numbers: Iterable[signal.Signals]) -> Iterator[Non
             signal.signal(number, handler)
 
 
-def exit_if_signalled(*received: list[int], in_program: bool = False) -> None:
-    """Exit with the code of the first signal of any process, if there is one. A program of the
-    user's gets a KeyboardInterrupt, and decides itself."""
-    for number in chain(*received):
-        if in_program:
+@contextlib.contextmanager
+def collect_signals(second: Second = "ends") -> Iterator[list[int]]:
+    """Collect the numbers of signals. second: what one does that does not follow at once."""
+    received, began = list[int](), 0.0
+
+    def receive(number: int, frame: FrameType | None) -> None:
+        nonlocal began
+        began = began or time.monotonic()
+        received.append(number)
+        if second == "raises" and len(received) > 1:
             raise KeyboardInterrupt
-        sys.exit(128 + number)
+        if second == "ends" and time.monotonic() - began > SECONDS_OF_ONE:
+            _end(number, frame)
+
+    numbers = None
+    if second == "raises":
+        in_main = threading.current_thread() is threading.main_thread()
+        numbers = [signal.SIGINT] if in_main else []
+    with handled_by(receive, numbers):
+        yield received
+
+
+def exit_if_signalled(received: list[int], second: Second = "ends") -> None:
+    """Exit with the code of the first signal, if there is one. A program of the user's gets a
+    KeyboardInterrupt, and decides itself."""
+    if received and second == "raises":
+        raise KeyboardInterrupt
+    if received:
+        sys.exit(128 + received[0])
 
 
 def _end(number: int, _: FrameType | None) -> NoReturn:
     os._exit(128 + number)
 
 
-def _handled() -> list[signal.Signals]:
-    """All three, without SIGHUP where it does not exist or `nohup` has it ignored."""
-    handled = [signal.SIGINT, signal.SIGTERM]
-    if hasattr(signal, "SIGHUP") and signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN:
-        handled.append(signal.SIGHUP)
-    return handled
+def _handle(handler: Any, numbers: list[signal.Signals] | None = None) -> dict[int, Any]:
+    """Give signals a handler; returns those of before. None: all three, without SIGHUP where it
+    does not exist or `nohup` has it ignored."""
+    if numbers is None:
+        numbers = [signal.SIGINT, signal.SIGTERM]
+        if hasattr(signal, "SIGHUP") and signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN:
+            numbers.append(signal.SIGHUP)
+    return {number: signal.signal(number, handler) for number in numbers}

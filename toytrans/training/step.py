@@ -1,18 +1,80 @@
-"""One update: summed loss / real tokens -> backward -> clip -> AdamW."""
+"""One update: summed loss / real tokens -> backward -> clip -> AdamW; and what it minimises."""
 
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
+from torch.nn import functional as F
 
 from toytrans.config.schema import TrainConfig
 from toytrans.data.batches import Batch
+from toytrans.tokens import PAD_ID
 from toytrans.training.devices import Precision
 from toytrans.training.distributed import SINGLE_PROCESS, DistributedContext
-from toytrans.training.objective import SOUND, Objective
 from toytrans.training.optimizer import AdamW
+
+CrossEntropy = Callable[..., Tensor]
+"""`F.cross_entropy`, or the same function with a manual backward pass."""
+
+
+def token_losses(
+    logits: Tensor,
+    tgt_out: Tensor,
+    label_smoothing: float,
+    cross_entropy: CrossEntropy,
+    *,
+    ignored: int = PAD_ID,
+    reduction: str = "none",
+) -> Tensor:
+    """Cross entropy of each label in nats, in fp32 at least.
+
+    logits: (B, T, V).
+    tgt_out: (B, T) labels. The loss of the id `ignored` is 0.
+    reduction: "none" returns (B T,), "sum" a scalar.
+    """
+    if logits.dtype == torch.bfloat16:
+        logits = logits.float()
+    return cross_entropy(
+        logits.flatten(0, 1),
+        tgt_out.flatten(),
+        ignore_index=ignored,
+        reduction=reduction,
+        label_smoothing=label_smoothing,
+    )
+
+
+def summed_loss(
+    logits: Tensor,
+    tgt_out: Tensor,
+    label_smoothing: float = 0.0,
+    cross_entropy: CrossEntropy = F.cross_entropy,
+) -> Tensor:
+    """Cross entropy in nats, summed over real target tokens: (B, T, V), (B, T) -> a scalar.
+
+    The caller divides once, by the number of real target tokens of the whole step.
+    """
+    return token_losses(logits, tgt_out, label_smoothing, cross_entropy, reduction="sum")
+
+
+class Objective(NamedTuple):
+    """What one update minimises.
+
+    batch: changes a batch before the model reads it.
+    loss: (logits, tgt_out, label_smoothing) -> the summed loss, a scalar.
+    tokens: the number that the summed loss of a batch is divided by.
+    """
+
+    batch: Callable[[Batch], Batch] = lambda batch: batch
+    loss: Callable[..., Tensor] = summed_loss
+    tokens: Callable[[Batch], int] = lambda batch: batch.target_tokens
+
+    def mean(self, logits: Tensor, batch: Batch) -> Tensor:
+        """The loss of one batch, in nats per token: a scalar."""
+        return self.loss(logits, batch.tgt_out, 0.0) / self.tokens(batch)
+
 
 Updated = tuple[Tensor, int, Tensor]
 """Of one update: the summed loss, the number of real target tokens, the norm of the gradient."""
@@ -30,7 +92,7 @@ class Update:
     device: torch.device
     train: TrainConfig
     precision: Precision
-    objective: Objective = SOUND
+    objective: Objective = Objective()
     context: DistributedContext = field(default_factory=lambda: SINGLE_PROCESS)
 
     def __call__(

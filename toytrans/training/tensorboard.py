@@ -9,17 +9,12 @@ ends without ending the training.
 import importlib.util
 import math
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 from toytrans.errors import UserError, how_to_install
 from toytrans.training.run import Record, RunFolder
-
-LOGS = "logs"
-
-Event = dict[str, Any]
-"""The fields of an event of TensorBoard's."""
 
 
 def check_tensorboard() -> None:
@@ -38,49 +33,42 @@ def copy_to_tensorboard(
 
     report: gets one sentence if copying fails; nothing is copied after that.
     """
-    file, began = run / LOGS / f"events.out.tfevents.{time.time_ns()}", time.time() - elapsed_s
-    failed = False
+    began, failed = time.time() - elapsed_s, False
+    file = run / "logs" / f"events.out.tfevents.{time.time_ns()}"
 
-    def append(events: Iterable[Event]) -> None:
+    def append(*events: dict[str, Any]) -> None:
         nonlocal failed
         try:
             if not failed:
-                _append(file, events)
+                _append(file, [{"wall_time": began} | event for event in events])
         except Exception as error:  # the library may raise anything
             failed = True
             first = next(iter(str(error).splitlines()), "")[:200]
             reason = f"{type(error).__name__}: {first}"
             report(f"--log-to tensorboard: stopped ({reason}); metrics.jsonl is complete")
 
-    def event_of(record: Record) -> Event:
+    def event_of(record: Record) -> dict[str, Any]:
+        """The numbers of a record: loss as train/loss, valid_loss as valid/loss."""
+        values = [
+            {"tag": f"train/{key}".replace("train/valid_", "valid/"), "simple_value": value}
+            for key, value in record.items()
+            if key != "step" and isinstance(value, int | float) and math.isfinite(value)
+        ]
         when = began + float(record.get("elapsed_s") or 0.0)
-        return {"wall_time": when, "step": record["step"], "summary": {"value": _values(record)}}
+        return {"wall_time": when, "step": record["step"], "summary": {"value": values}}
 
-    def so_far() -> Iterator[Event]:
-        yield {"wall_time": began, "file_version": "brain.Event:2"}
-        # readers forget what older files in this folder hold, from step 0 on
-        yield {"wall_time": began, "step": 0, "session_log": {"status": "START"}}
-        records = RunFolder.open(run).records
-        yield from (event_of(record) for record in records if record["step"] <= step)
-
-    append(so_far())
-    return lambda record: append([event_of(record)])
+    # at a START, readers forget what older files in this folder hold, from its step on
+    start = {"step": 0, "session_log": {"status": "START"}}
+    before = [record for record in RunFolder.open(run).records if record["step"] <= step]
+    append({"file_version": "brain.Event:2"}, start, *map(event_of, before))
+    return lambda record: append(event_of(record))
 
 
-def _append(file: Path, events: Iterable[Event]) -> None:
-    from tensorboard.compat.proto.event_pb2 import Event as Message
+def _append(file: Path, events: list[dict[str, Any]]) -> None:
+    from tensorboard.compat.proto.event_pb2 import Event
     from tensorboard.summary.writer.record_writer import RecordWriter
 
     file.parent.mkdir(exist_ok=True)
     with file.open("ab") as opened:
         for event in events:
-            RecordWriter(opened).write(Message(**event).SerializeToString())
-
-
-def _values(record: Record) -> list[dict[str, Any]]:
-    """The numbers of a record but its step: valid_loss as valid/loss, loss as train/loss."""
-    return [
-        {"tag": tag.replace("train/valid_", "valid/"), "simple_value": value}
-        for tag, value in ((f"train/{key}", value) for key, value in record.items())
-        if tag != "train/step" and isinstance(value, int | float) and math.isfinite(value)
-    ]
+            RecordWriter(opened).write(Event(**event).SerializeToString())

@@ -29,10 +29,9 @@ from toytrans.training.checkpoint import (
     Checkpoint,
     Progress,
     checkpoint_file,
+    copy_into,
     listed_checkpoints,
     load_checkpoint,
-    load_weights,
-    misfit,
     most_bytes_of,
     save_checkpoint,
     saved_steps,
@@ -48,6 +47,9 @@ from toytrans.training.step import Update, Updated
 
 SECONDS_BETWEEN_SAVES = 60.0
 """A checkpoint is written after every evaluation, and at least this often."""
+
+FINITE = {"loss": "loss", "grad_norm": "gradient", "valid_loss": "validation loss"}
+"""Numbers of a record that are finite unless training diverges."""
 
 StopReason = Literal[
     "max_steps", "max_seconds", "stop_at_exact_match", "patience", "interrupted", "diverged"
@@ -80,8 +82,7 @@ class Trainer:
         torch.manual_seed(config.seed)
         self.config, self.dataset, self.run, self.device = config, dataset, run, device
         self.precision, self.context = precision, context
-        model = build_model(config, dataset.facts.vocabulary)
-        self.model = model.to(device)
+        self.model = build_model(config, dataset.facts.vocabulary).to(device)
         context.share(self.model)
         self.optimizer = AdamW(self.model, config.train.weight_decay)
         objective = objective_of(config.fault, config.model.backward)
@@ -105,11 +106,17 @@ class Trainer:
     def resume(self) -> list[str]:
         """Continue from the newest checkpoint. Returns sentences for the user.
 
-        Raises UserError if it cannot be read; nothing is changed then.
+        Raises UserError if it cannot be read, or if all of them are gone; nothing is changed then.
         """
-        steps = self.context.on_main(partial(saved_steps, self.run))
+        steps, listed = self.context.on_main(
+            lambda: (saved_steps(self.run), listed_checkpoints(self.run))
+        )
         if not steps:
-            self.context.on_main(self._check_none_lost)
+            if len(listed) > 1:  # one alone may be of a training that was killed as it saved it
+                raise UserError(
+                    f"{self.run / CHECKPOINTS}: holds none of the {len(listed)} checkpoints of the "
+                    "run; put it back, or train again with another --out"
+                )
             return ["no checkpoint to resume from; starting at step 0"]
         load = partial(load_checkpoint, self.run, steps[-1], most_bytes=most_bytes_of(self.model))
         try:
@@ -120,14 +127,9 @@ class Trainer:
             raise UserError(f"{what}; move it away, then --resume goes on from {goes_on}") from None
         return [f"resumed at step {steps[-1]}"]
 
-    def _check_none_lost(self) -> None:
-        """Raise UserError if a run without a checkpoint has had some."""
-        lost = len(listed_checkpoints(self.run))
-        if lost > 1:  # one alone may be of a training that was killed as it saved it
-            raise UserError(
-                f"{self.run / CHECKPOINTS}: holds none of the {lost} checkpoints of the run; put "
-                "it back, or train again with another --out"
-            )
+    def signals(self) -> list[int]:
+        """The numbers of the signals that any process has received."""
+        return [number for each in self.context.gather(self.received) for number in each]
 
     def divergence(self) -> str:
         """What diverged, the last good checkpoint, and the remedy."""
@@ -157,10 +159,14 @@ class Trainer:
                 evaluates = ends or self.progress.step % (train.eval_every or 1) == 0
                 if evaluates or self.progress.step % train.log_every == 0:
                     yield self._record(evaluates)
-                    reason = reason or self.progress.goal_reached(train) or self._interruption()
+                    reason = reason or self.progress.goal_reached(train)
+                    if self._agree(self.progress.elapsed_s)[1]:
+                        reason = reason or "interrupted"
                 overdue = self.progress.elapsed_s - self._saved_at > SECONDS_BETWEEN_SAVES
                 if (overdue or reason == "interrupted") and self.saved_step != self.progress.step:
-                    self._save_between_records()
+                    sums = {"loss": float(self._loss_sum), "grad_norm": float(self._grad_norm)}
+                    self._require_finite(**sums)
+                    self.save()
                 if self.not_finite:
                     reason = "diverged"
         self.stop_reason = reason
@@ -170,31 +176,37 @@ class Trainer:
             self.save()
 
     def save(self) -> None:
-        """Write a checkpoint of the current state. Raises UserError if it cannot be written."""
+        """Write a checkpoint of the current state, unless training has diverged. Raises UserError
+        if it cannot be written."""
+        if self.not_finite:
+            return
         self.progress.window["loss"] = float(self._loss_sum)
-        tensors = weights_of(self.model), self._moments(), self._random_states()
-        checkpoint = Checkpoint(replace(self.progress), *tensors)
-        keep = self.config.train.keep_checkpoints
-        self.context.on_main(partial(self._write, save_checkpoint, checkpoint, keep))
+        tensors = self._tensors() | self._random_states()
+        checkpoint = Checkpoint(replace(self.progress), tensors)
+        self._write(save_checkpoint, checkpoint, self.config.train.keep_checkpoints)
         self.saved_step, self._saved_at = self.progress.step, self.progress.elapsed_s
 
     def _write(self, write: Callable[..., None], *what: Any) -> None:
-        """Write to the run. Raises UserError if its folder no longer holds the locked file."""
-        file = self.run / METRICS
-        try:
-            is_own = self.locked is None or os.path.samestat(self.locked, os.lstat(file))
-        except OSError:
-            is_own = False
-        if not is_own:
-            raise UserError(
-                f"{file}: moved or replaced while training; go on with --resume where the run is"
-            )
-        write(self.run, *what)
+        """Let rank 0 write to the run. Raises UserError if its folder no longer holds the locked
+        file."""
 
-    def _moments(self) -> dict[str, Tensor]:
-        """The moments and step counts of AdamW, by parameter name."""
-        return {
-            f"{name}/{key}": value
+        def write_here() -> None:
+            file, here = self.run / METRICS, None
+            with contextlib.suppress(OSError):
+                here = os.lstat(file)
+            if self.locked and not (here and os.path.samestat(self.locked, here)):
+                raise UserError(
+                    f"{file}: moved or replaced while training; go on with --resume where the run "
+                    "is"
+                )
+            write(self.run, *what)
+
+        self.context.on_main(write_here)
+
+    def _tensors(self) -> dict[str, Tensor]:
+        """Weights, and the moments and step counts of AdamW, by their names in a checkpoint."""
+        return weights_of(self.model) | {
+            f"optimizer/{name}/{key}": value
             for name, parameter in self.model.named_parameters()
             for key, value in self.optimizer.state[parameter].items()
         }
@@ -203,14 +215,13 @@ class Trainer:
         place = str(checkpoint_file(self.run, checkpoint.progress.step))
         if checkpoint.progress.window.keys() != self.progress.window.keys():
             raise UserError(f"{place}: lacks its sums")
-        load_weights(self.model, checkpoint.weights, place)
-        moments = self._moments()
-        if problem := misfit(moments, checkpoint.optimizer):
-            raise UserError(f"{place}: optimizer: {problem}")
-        for name, moment in moments.items():
-            moment.copy_(checkpoint.optimizer[name])
+        theirs = dict(checkpoint.tensors)
+        random = {
+            name: theirs.pop(name) for name in checkpoint.tensors if name.startswith("random/")
+        }
+        copy_into(self._tensors(), theirs, place)
         try:
-            self._set_random_states(checkpoint.random)
+            self._set_random_states(random)
         except (KeyError, RuntimeError, TypeError):
             raise UserError(f"{place}: no random states of torch's") from None
         self.progress = checkpoint.progress
@@ -218,20 +229,21 @@ class Trainer:
         self.saved_step, self._saved_at = self.progress.step, self.progress.elapsed_s
 
     def _random_states(self) -> dict[str, Tensor]:
-        """The states of torch's generators by type of device. Dropout draws from them."""
-        states = {"cpu": torch.get_rng_state()}
+        """The states of torch's generators, from which dropout draws, by their names in a
+        checkpoint."""
+        states = {"random/cpu": torch.get_rng_state()}
         if self.device.type == "cuda":
-            states["cuda"] = torch.cuda.get_rng_state(self.device)
+            states["random/cuda"] = torch.cuda.get_rng_state(self.device)
         elif self.device.type == "mps":
-            states["mps"] = torch.mps.get_rng_state()
+            states["random/mps"] = torch.mps.get_rng_state()
         return states
 
     def _set_random_states(self, states: dict[str, Tensor]) -> None:
-        torch.set_rng_state(states["cpu"])
-        if self.device.type == "cuda" and "cuda" in states:
-            torch.cuda.set_rng_state(states["cuda"], self.device)
-        elif self.device.type == "mps" and "mps" in states:
-            torch.mps.set_rng_state(states["mps"])
+        torch.set_rng_state(states["random/cpu"])
+        if self.device.type == "cuda" and "random/cuda" in states:
+            torch.cuda.set_rng_state(states["random/cuda"], self.device)
+        elif self.device.type == "mps" and "random/mps" in states:
+            torch.mps.set_rng_state(states["random/mps"])
 
     def _rehearse(self, made_on: torch.device | str) -> None:
         """Forward and backward pass of the largest batch, so that missing memory shows at once.
@@ -296,21 +308,19 @@ class Trainer:
             "elapsed_s": self.progress.elapsed_s,
         }
         self._clear_window()
-        self.not_finite = _not_finite(record)
+        self._require_finite(**record)
         if evaluates and not self.not_finite:
             record |= self._evaluate()
-            self.not_finite = _not_finite(record)
-        self.context.on_main(partial(self._write, append_record, record))
-        if evaluates and not self.not_finite:
+            self._require_finite(**record)
+        self._write(append_record, record)
+        if evaluates:
             self.save()
         return record
 
-    def _save_between_records(self) -> None:
-        """Write a checkpoint between two records, unless training has diverged."""
-        sums = {"loss": float(self._loss_sum), "grad_norm": float(self._grad_norm)}
-        self.not_finite = self.not_finite or _not_finite(sums)
-        if not self.not_finite:
-            self.save()
+    def _require_finite(self, **numbers: float) -> None:
+        """Note the first number that is not finite: training has diverged."""
+        wrong = [key for key in FINITE if not math.isfinite(numbers.get(key, 0.0))]
+        self.not_finite = self.not_finite or (FINITE[wrong[0]] if wrong else "")
 
     def _clear_window(self) -> None:
         self._loss_sum = self._scalar(0.0)
@@ -323,12 +333,8 @@ class Trainer:
         """Measure the validation data, and record whether this step is the best so far."""
         if self._valid is None:
             self._valid = self.context.shard_pairs(all_pairs(self.dataset, "valid"))
-        own = evaluate(
-            self.model,
-            self._valid,
-            self.dataset.facts,
-            source_bos=self.config.source_bos,
-        )
+        facts, source_bos = self.dataset.facts, self.config.source_bos
+        own = evaluate(self.model, self._valid, facts, source_bos=source_bos)
         scores = self.context.all_scores(own)
         counts = scores.summary()
         progress = self.progress
@@ -352,15 +358,6 @@ class Trainer:
             return "max_seconds"
         return None
 
-    def _interruption(self) -> StopReason | None:
-        return "interrupted" if self._agree(self.progress.elapsed_s)[1] else None
-
     def _agree(self, elapsed: float) -> tuple[float, bool]:
         """Seconds on the clock of rank 0, and whether any process is interrupted."""
         return self.context.agree(elapsed, self.interrupted or bool(self.received))
-
-
-def _not_finite(record: Record) -> str:
-    """The name of the first number that is not finite; empty if all are."""
-    names = {"loss": "loss", "grad_norm": "gradient", "valid_loss": "validation loss"}
-    return next((n for key, n in names.items() if not math.isfinite(record.get(key, 0.0))), "")

@@ -29,14 +29,9 @@ def adapter_of(model: Any, **given: Any) -> Adapter:
             raise UserError("of a run all is known; give check nothing but length and seed")
         return of_run(model) if is_run(model) else model
     _require_right(known)
-    hands = {
-        "embeddings": known.pop("embedding", None),
-        "loss": known.pop("loss", None),
-        "maker": known.pop("batch", None),
-        "generate": known.pop("generate", None),
-    }
-    if "max_length" in known:
-        known["limit"] = known.pop("max_length")
+    # what the adapter is handed, by its names for them; the rest are facts
+    names = {"embedding": "embeddings", "loss": "loss", "batch": "maker", "generate": "generate"}
+    hands = {own: known.pop(name) for name, own in names.items() if name in known}
     batch_first = known.pop("batch_first", None)
     if is_hugging_face(model):
         return of_hugging_face(model, known, hands)

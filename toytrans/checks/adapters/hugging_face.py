@@ -131,42 +131,37 @@ class HuggingFace(Adapter):
             return super().loss(logits, tgt_out)
         if not self.has_own_loss:
             return None
-        answer = self.foreign("its own loss", self.answer, ids.src, ids.tgt_in, None, tgt_out)
+        answer = self.foreign("its own loss", self.answer, *ids[:2], None, tgt_out)
         return getattr(answer, "loss", None)
 
     def step(self, src: Tensor, tgt_in: Tensor, positions: bool = True) -> Tensor:
         """The loop of `generate`: a token at a time, with what the last step handed on."""
         if self.generate is not None:
             return super().step(src, tgt_in)
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore", FutureWarning)  # of older names for the cache
-            return self._steps(src, tgt_in, positions and self.facts.takes_positions)
-
-    def _steps(self, src: Tensor, tgt_in: Tensor, positions: bool) -> Tensor:
         model: Any = self.call
-        kept, steps = None, []
+        kept, steps, has_source = None, [], self.facts.has_source
         takes_cache = "cache" in (argument.name for argument in arguments(model))
         name = "cache" if takes_cache else "past_key_values"  # as older versions say
-        common: dict[str, Any] = {"use_cache": True, "return_dict": True}
-        if self.facts.has_source:
-            mask = self.facts.real_source(src).long()
-            encoded = model.get_encoder()(input_ids=src, attention_mask=mask, return_dict=True)
-            common |= {"encoder_outputs": encoded, "attention_mask": mask}
-        for step in range(tgt_in.shape[1]):
-            token = tgt_in[:, step : step + 1]
-            named = dict(common)
-            named["decoder_input_ids" if self.facts.has_source else "input_ids"] = token
-            if not self.facts.has_source:
-                named["attention_mask"] = torch.ones(len(tgt_in), step + 1, dtype=torch.int64)
-            if positions:
-                named["position_ids"] = torch.full_like(token, step)
-            if kept is not None:
-                named[name] = kept
-            out = model(**named)
-            kept = getattr(out, name, None)
-            if kept is None:
-                raise NotApplicable("the model hands on no cache to decode with")
-            steps.append(logits_of(out))
+        named: dict[str, Any] = {"use_cache": True, "return_dict": True}
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", FutureWarning)  # of older names for the cache
+            if has_source:
+                mask = self.facts.real_source(src).long()
+                encoded = model.get_encoder()(input_ids=src, attention_mask=mask, return_dict=True)
+                named |= {"encoder_outputs": encoded, "attention_mask": mask}
+            for step, token in enumerate(tgt_in.split(1, 1)):
+                named["decoder_input_ids" if has_source else "input_ids"] = token
+                if not has_source:
+                    named["attention_mask"] = torch.ones(len(tgt_in), step + 1, dtype=torch.int64)
+                if positions and self.facts.takes_positions:
+                    named["position_ids"] = torch.full_like(token, step)
+                if kept is not None:
+                    named[name] = kept
+                out = model(**named)
+                kept = getattr(out, name, None)
+                if kept is None:
+                    raise NotApplicable("the model hands on no cache to decode with")
+                steps.append(logits_of(out))
         return torch.cat(steps, 1)
 
 
@@ -215,7 +210,7 @@ def known_of(model: Any) -> dict[str, Any]:
         "start_id": look_up("decoder_start_token_id", config),
         "eos_id": look_up("eos_token_id", config, decoder, text),
         "decoding_start": look_up("decoder_start_token_id", generation, config),
-        "limit": min((n for n in limits if isinstance(n, int) and n > 0), default=None),
+        "max_length": min((n for n in limits if isinstance(n, int) and n > 0), default=None),
     }
     ids = ("start_id", "eos_id", "decoding_start", "pad_id")
     for name in ids:  # some configs name ids that a small vocabulary does not have

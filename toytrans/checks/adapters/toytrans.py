@@ -50,7 +50,7 @@ def of_model(model: Seq2Seq, config: Config, vocabulary: Vocabulary, name: str) 
         start_id=BOS_ID,
         eos_id=EOS_ID,
         decoding_start=BOS_ID,
-        limit=made.config.max_length,
+        max_length=made.config.max_length,
         is_textbook=ours is not None,
         hides_causes=is_closed(config.fault),
     )

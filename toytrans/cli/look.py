@@ -1,0 +1,364 @@
+"""`toytrans inspect-masks`, `trace` and `demo`: what a model computes, number by number."""
+
+import contextlib
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Literal
+
+import typer
+from rich.console import Console
+from rich.text import Text
+
+from toytrans.cli.common import newest, open_run, warn_of_fault
+from toytrans.cli.options import (
+    AsHtml,
+    AsJson,
+    OfConfig,
+    Panel,
+    RunArgument,
+    Sources,
+    Targets,
+    TrustCode,
+    check_forms,
+)
+from toytrans.cli.tables import (
+    STYLES,
+    axis_names,
+    map_of,
+    print_beside,
+    print_names,
+    print_panels,
+    step_through,
+)
+from toytrans.cli.terminal import Progress, output, plain, print_page, print_table
+from toytrans.errors import HOW_TO_SEPARATE, UserError, did_you_mean
+from toytrans.files import json_text
+from toytrans.inspection.table import CLOSED
+
+if TYPE_CHECKING:
+    from toytrans.inspection.record import Part
+    from toytrans.inspection.shown import InspectedBatch
+    from toytrans.inspection.table import Table
+    from toytrans.inspection.trace import TraceReport
+
+Pairs = tuple[list[str], list[str]]
+"""Sources and their targets."""
+
+DEMOS = ("sdpa", "projections", "heads", "leaks", "scale", "decoding", "gradients")
+SEEDS = 3
+"""Random draws of each gradient; the worst is shown."""
+
+# What is looked at ----------------------------------------------------------------------------
+
+
+def _batch_of(
+    run: Path | None,
+    config: Path | None,
+    src: list[str] | None = None,
+    tgt: list[str] | None = None,
+    *,
+    otherwise: Pairs | None = None,
+) -> "InspectedBatch":
+    """The batch, and the model that reads it: a run's, a config's, or a small fresh one.
+
+    Where nothing is given, the newest run; without a run, the pairs `otherwise`. Raises UserError.
+    """
+    from toytrans.config.load import load_config
+    from toytrans.inspection.shown import batch_of_config, batch_of_pairs, batch_of_run
+
+    progress, pairs = Progress(), _given_pairs(run, config, src or [], tgt or [])
+    if not (run or config or pairs):
+        with contextlib.suppress(UserError):  # there is none
+            run = newest()
+        pairs = None if run else otherwise
+    chosen = pairs or ([], [])
+    if run is not None:
+        loaded = open_run(run)
+        progress("the model")
+        return batch_of_run(loaded, *chosen)
+    if config is not None:
+        settings = load_config(config)
+        warn_of_fault(settings.fault)
+        progress("the model")
+        return batch_of_config(settings, *chosen)
+    if pairs is None:
+        raise UserError(
+            "nothing to inspect: there is no run here; name one, or give --config FILE, or "
+            '--src "5 7 9" --tgt "9 7 5"'
+        )
+    return batch_of_pairs(*pairs)
+
+
+def _given_pairs(
+    run: Path | None, config: Path | None, src: list[str], tgt: list[str]
+) -> Pairs | None:
+    """The pairs of --src and --tgt. Raises UserError, also for a run beside a config."""
+    if src and run and " " in str(run) and not run.exists():
+        raise UserError(
+            f"{run}: a sequence without an option; give each sequence an option of its own: "
+            '--src "5 7 9" --src "2 4"'
+        )
+    if config and run:
+        raise UserError(f"--config {config} and run {run}: a run has its own config; give one")
+    if len(src) != len(tgt):
+        raise UserError(f"{len(src)} --src and {len(tgt)} --tgt; give one --tgt for each --src")
+    if not (run or config):  # whose vocabulary says what a symbol is
+        for sequence in (*src, *tgt):
+            if any("," in symbol and len(symbol) > 1 for symbol in sequence.split()):
+                raise UserError(f"{sequence!r}: {HOW_TO_SEPARATE}")
+    return (src, tgt) if src else None
+
+
+def _print_section(title: str, tables: "Iterable[Table]") -> None:
+    """Print tables as one HTML document."""
+    from toytrans.report import sections
+
+    heading = "Trace" if title == "trace" else "Steps"
+    print_page(title, [sections.tables(heading.lower(), heading, list(tables))])
+
+
+# inspect-masks --------------------------------------------------------------------------------
+
+
+def inspect_masks(
+    run: RunArgument = None,
+    config: OfConfig = None,
+    trust_code: TrustCode = False,
+    src: Sources = None,
+    tgt: Targets = None,
+    steps: Annotated[
+        bool, typer.Option("--steps", help="Walk through a forward pass, one key press per step.")
+    ] = False,
+    panel: Panel = None,
+    library: Annotated[
+        str | None,
+        typer.Option(
+            "--as", metavar="LIBRARY", help="Masks as another library takes them, say hf."
+        ),
+    ] = None,
+    as_json: AsJson = False,
+    as_html: AsHtml = False,
+) -> None:
+    """Show the masks of a padded batch, and their effect.
+
+    By default the three masks of the pair with the most pads, on one screen.
+    --panel all shows every table of every pair.
+
+    The batch holds the first training pairs of a config or run, or sequences
+    given with --src and --tgt. With both, the config or run provides the
+    vocabulary. With neither, the newest run is taken, and named.
+    """
+    from toytrans.inspection import masks, walkthrough
+
+    check_forms({"--json": as_json, "--html": as_html})
+    check_forms({"--json": as_json, "--steps": steps})
+    if library and (as_json or steps):
+        form = "--json" if as_json else "--steps"
+        raise UserError(f"--as {library} has no form {form}; leave one out")
+    if steps:
+        pairs, origin = _given_pairs(run, config, src or [], tgt or []) or walkthrough.PAIRS, ""
+        if run or config:
+            pairs = walkthrough.pairs_of(_batch_of(run, config, src, tgt))
+            origin = "The pairs are yours, the model is not. "
+        tables = walkthrough.steps(pairs, origin)
+        if as_html:
+            _print_section("inspect-masks --steps", tables)
+        else:
+            step_through(output(), tables)
+        return
+    inspected = _batch_of(run, config, src, tgt)
+    tables = masks.converted(inspected, library) if library else masks.tables(inspected)
+    if as_json:
+        fault = {"weights": inspected.weights} if inspected.fault else {}
+        print(json_text(inspected.to_dict() | fault))
+    elif as_html:
+        from toytrans.report import sections
+
+        every = sections.tables("tables", "Tables", list(tables))
+        print_page("inspect-masks", [sections.masks(inspected), every])
+    elif library or panel:
+        print_panels(output(), tables, panel)
+    else:
+        console = output()
+        _print_masks(console, inspected, inspected.most_padded)
+        print_names(console, tables)
+
+
+def _print_masks(console: Console, inspected: "InspectedBatch", row: int) -> None:
+    """A pair, its three masks side by side, and what to read off them."""
+    from toytrans.inspection.shown import ATTENTIONS
+
+    names, blocks = axis_names(inspected.vocabulary.symbols), []
+    for attention, title in ATTENTIONS.items():
+        queries, keys = ([names[i] for i in ids[row].tolist()] for ids in inspected.ids(attention))
+        cells = [
+            [(cell if cell in "1!?" else CLOSED).ljust(2) for cell in line]
+            for line in inspected.reasons(attention)[row]
+        ]
+        styled = [[(cell, STYLES[cell.strip()]) for cell in line] for line in cells]
+        blocks.append(map_of([Text(title, "bold")], queries, keys, styled, 2))
+    pairs = len(inspected.batch.src)
+    which = f"Pair {row + 1} of {pairs}" + (", the one with the most pads" if pairs > 1 else "")
+    console.print(plain(f"{which}; {inspected.weights}"), soft_wrap=True)
+    for name, ids in inspected.batch.named().items():
+        console.print(plain(f"{name:8} {' '.join(inspected.names(ids[row]))}"))
+    console.print()
+    print_beside(console, blocks)
+    facts = " ".join(_facts(inspected, row))
+    console.print(Text(f"\n1 = may attend, {CLOSED} = masked. {facts}"))
+
+
+def _facts(inspected: "InspectedBatch", row: int) -> Iterator[str]:
+    """What the masks do right, or the cells that are wrong."""
+    from toytrans.inspection.shown import ATTENTIONS
+    from toytrans.tokens import PAD_ID
+
+    is_sound = True
+    for name, title in ATTENTIONS.items():
+        cells = [cell for line in inspected.reasons(name)[row] for cell in line]
+        for mark, what in (("!", "open on a pad or the future"), ("?", "closed for no reason")):
+            if wrong := cells.count(mark):
+                is_sound = False
+                yield f"{title}: {wrong} cells ({mark}) are {what}."
+    if is_sound:
+        batch = inspected.batch
+        src, tgt_in = (int((ids[row] == PAD_ID).sum()) for ids in (batch.src, batch.tgt_in))
+        there = f"No query sees a pad; src has {src}, tgt_in {tgt_in}."
+        yield there if src or tgt_in else "The pair has no pads."
+        yield "The decoder sees no later token. Cross-attention sees every real source token."
+
+
+# trace ----------------------------------------------------------------------------------------
+
+
+def trace(
+    run: RunArgument = None,
+    config: OfConfig = None,
+    trust_code: TrustCode = False,
+    src: Sources = None,
+    tgt: Targets = None,
+    part: Annotated[
+        Literal["encoder", "decoder", "cross"], typer.Option(help="Which attention.")
+    ] = "encoder",
+    layer: Annotated[int, typer.Option(min=1, help="Which layer, from 1 to the last.")] = 1,
+    head: Annotated[int, typer.Option(min=1, help="The head to print.")] = 1,
+    panel: Panel = None,
+    as_json: AsJson = False,
+    as_html: AsHtml = False,
+) -> None:
+    """Show every tensor of one attention and its layer.
+
+    By default the batch, the attention weights and a summary, on one screen.
+    --panel all shows every tensor.
+
+    Pairs are the first training pairs of a run or of a config with fresh
+    weights, or sequences given with --src and --tgt. With neither, the newest
+    run is taken, and named. The pair with the most pads is printed.
+    """
+    from toytrans.inspection import trace as traces
+
+    check_forms({"--json": as_json, "--html": as_html})
+    traced = traces.trace(_batch_of(run, config, src, tgt), part, layer)
+    heads = traced.inspected.model.config.n_heads
+    if head > heads:
+        raise UserError(f"--head {head}: this model has {heads} of them; give 1 to {heads}")
+    report = traces.report(traced, traced.inspected.most_padded, head - 1)
+    if as_json:
+        print(json_text(report.to_dict()))
+    elif as_html:
+        _print_section("trace", report.tables)
+    else:
+        print_panels(output(), report.tables, panel, traces.summary(report.tables))
+
+
+# demo -----------------------------------------------------------------------------------------
+
+
+def demo(
+    name: Annotated[str, typer.Argument(help=f"Which idea: {', '.join(DEMOS)}.")],
+    run: RunArgument = None,
+    config: OfConfig = None,
+    trust_code: TrustCode = False,
+    part: Annotated[
+        Literal["encoder", "decoder", "cross"] | None, typer.Option(help="Which attention.")
+    ] = None,
+    layer: Annotated[int | None, typer.Option(min=1, help="Which layer, from 1.")] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Show one idea of attention in numbers.
+
+    sdpa: attention of 30 queries and 50 keys, step by step.
+    projections: one projection for all heads equals one for each.
+    heads: ten ragged lists become eight heads and are merged again.
+    leaks: how much attention falls on pads and on the future without the mask.
+    scale: scores and softmax as heads grow, with and without the scale; with a
+    run, config, --part or --layer, in that model's heads.
+    decoding: one masked pass beside decoding step by step.
+    gradients: every gradient derived by hand beside autograd's; exit code 1 if
+    one differs.
+
+    leaks, scale and decoding take the first training pairs of a run or of a
+    config with fresh weights. With neither, the newest run is taken, and named.
+    Lessons 1 to 5 explain them.
+    """
+    if name not in DEMOS:
+        raise UserError(f"no demo {name!r}; {did_you_mean(name, DEMOS)}")
+    if name == "gradients":
+        _gradients(as_json)
+        return
+    report = _demo(name, run, config, part, layer)
+    if as_json:
+        print(json_text(report.to_dict()))
+    else:
+        print_panels(output(), report.tables, "all")
+
+
+def _demo(
+    name: str, run: Path | None, config: Path | None, part: "Part | None", layer: int | None
+) -> "TraceReport":
+    from toytrans.inspection import demos
+    from toytrans.inspection.trace import trace
+    from toytrans.inspection.walkthrough import PAIRS
+
+    of_itself = {"heads": demos.heads, "sdpa": demos.sdpa, "projections": demos.projections}
+    if name == "scale" and not (run or config or part or layer):
+        of_itself["scale"] = demos.scales
+    if name in of_itself:
+        return of_itself[name]()
+    inspected = _batch_of(run, config, otherwise=PAIRS)
+    if name == "decoding":
+        return demos.decoding(inspected, inspected.most_padded)
+    traced = trace(inspected, part or "encoder", layer or 1)
+    if name == "scale":
+        return demos.sharpness(traced)
+    return demos.leaks(traced, inspected.most_padded)
+
+
+def _gradients(as_json: bool) -> None:
+    """One line per gradient, grouped by operation."""
+    from toytrans.model.manual_backward.gradients import TOLERANCE, compare
+
+    compared = compare(SEEDS, Progress())
+    failed = sum(not each.passed for each in compared)
+    if as_json:
+        about = {"precision": "float64", "seeds": SEEDS, "tolerance": TOLERANCE}
+        gradients = [each.to_dict() for each in compared]
+        print(json_text(about | {"passed": not failed, "gradients": gradients}))
+    else:
+        rows, before = [], ""
+        for each in compared:
+            operation = Text("" if each.operation == before else each.operation, "bold")
+            shape = " ".join(map(str, each.shape)) or "one number"
+            differences = (f"{each.absolute:.1e}", f"{each.relative:.1e}")
+            verdict = Text("PASS", "green") if each.passed else Text("FAIL", "bold red")
+            rows.append((operation, each.of, shape, *differences, verdict))
+            before = each.operation
+        print_table(("operation", "gradient of", "shape"), ("absolute", "relative", ""), rows)
+        output().print(
+            "largest difference from autograd, absolute and divided by the largest number\n"
+            f"PASS: both below {TOLERANCE:.0e}; fp64, the worst of {SEEDS} seeds\n"
+            f"{len(compared) - failed} passed, {failed} failed",
+            soft_wrap=True,
+        )
+    if failed:
+        raise typer.Exit(1)

@@ -1,0 +1,127 @@
+"""How commands print: notes and progress on standard error, texts and tables on standard output."""
+
+import contextlib
+import os
+import sys
+import time
+from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING, Any, TextIO
+
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from toytrans.inspection.table import printable as printable
+
+if TYPE_CHECKING:
+    from tqdm import tqdm
+
+    from toytrans.report.page import Section
+
+
+def note(message: str, file: TextIO | None = None) -> None:
+    """Write one line to standard error, or to a file. A failure to write is ignored, so that it
+    changes no exit code and stops no training. A closed pipe raises BrokenPipeError."""
+    file = file or sys.stderr
+    try:
+        print(printable(message), file=file, flush=True)
+    except OSError as error:
+        silence(file)
+        if isinstance(error, BrokenPipeError):
+            raise
+
+
+def silence(stream: TextIO) -> None:
+    """Discard what is still unwritten, or Python would complain when it ends."""
+    with contextlib.suppress(OSError, ValueError):  # a stream of a test's has no descriptor
+        null = os.open(os.devnull, os.O_WRONLY)
+        os.dup2(null, stream.fileno())
+        os.close(null)
+
+
+def progress_bar(shape: str, **how: Any) -> "tqdm[Any]":
+    """The bar of a command that counts, where standard error is a terminal. how: as tqdm takes
+    it."""
+    from tqdm import tqdm
+
+    hidden = not sys.stderr.isatty()
+    return tqdm(bar_format=shape, disable=hidden, dynamic_ncols=True, leave=False, **how)
+
+
+PROGRESS_AFTER = 2.0
+"""Seconds before the first line of progress, and between two."""
+
+
+class Progress:
+    """Notes what a command is at, once that takes a while."""
+
+    def __init__(self) -> None:
+        self.last = time.monotonic()
+
+    def __call__(self, what: str) -> None:
+        if time.monotonic() - self.last >= PROGRESS_AFTER:
+            self.last = time.monotonic()
+            note(f"now: {what}")
+
+
+def output(stderr: bool = False) -> Console:
+    """Standard output, or standard error. Where NO_COLOR is set, text has no escape codes, bold
+    and dim included."""
+    plain = bool(os.environ.get("NO_COLOR"))
+    return Console(stderr=stderr, highlight=False, color_system=None if plain else "auto")
+
+
+def plain(text: str, style: str = "") -> Text:
+    """Text from the user: no markup, no control characters."""
+    return Text(printable(text), style)
+
+
+def plain_lines(text: str) -> Text:
+    """The same of each line of a text."""
+    return Text("\n").join(plain(line) for line in text.split("\n"))
+
+
+def print_table(
+    texts: Sequence[str],
+    numbers: Sequence[str],
+    rows: Iterable[Sequence[str | Text]],
+    last: str = "",
+    **style: Any,
+) -> None:
+    """Print columns of text, of numbers, and a last one of text. style: as Rich's Table takes it.
+
+    Numbers are never folded: 80 columns are printed on a terminal that is narrower.
+    """
+    from rich.box import SIMPLE_HEAD
+
+    given: dict[str, Any] = {"box": SIMPLE_HEAD, "padding": (0, 1, 0, 0), "pad_edge": False} | style
+    table = Table(title_justify="left", title_style="bold", caption_justify="left", **given)
+    for heading in texts:
+        table.add_column(plain_lines(heading), overflow="fold")
+    for heading in numbers:
+        table.add_column(plain_lines(heading), justify="right", no_wrap=True)
+    if last:
+        table.add_column(last, overflow="fold")
+    for row in rows:
+        table.add_row(*(plain(cell) if isinstance(cell, str) else cell for cell in row))
+    console = output()
+    if numbers and console.width < 80:
+        table.width = 80
+    console.print(table, crop=False)
+
+
+def print_pairs(console: Console, pairs: Iterable[tuple[Text, Text]]) -> None:
+    """Print names, and beside each what there is to say of it."""
+    table = Table.grid(padding=(0, 2, 0, 0))
+    table.add_column(no_wrap=True)
+    table.add_column(overflow="fold")
+    for name, text in pairs:
+        table.add_row(name, text)
+    console.print(table)
+
+
+def print_page(title: str, sections: "list[Section]") -> None:
+    """Print one HTML document, with character references, so that any encoding will do."""
+    from toytrans.report.page import page
+
+    print(page(f"toytrans {title}", sections).encode("ascii", "xmlcharrefreplace").decode())
