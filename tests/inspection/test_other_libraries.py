@@ -256,7 +256,7 @@ def test_marian_computes_our_logits(pad_mask, implementation, batch):
     """In two calls where encoder and cross-attention differ in their masks."""
     src, tgt_in = batch
     model = model_of(VOCABULARY, pad_mask=pad_mask, positions="sinusoidal", norm="post").float()
-    marian = converted(model, places=8)
+    marian = converted(model)
     marian.set_attn_implementation(implementation)
     encoder, decoder, cross = convert(make_masks(src, tgt_in, pad_mask), "hf", HEADS)
     given = {decoder.argument: decoder.tensor, cross.argument: cross.tensor}
