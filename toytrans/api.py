@@ -132,7 +132,8 @@ class Run(training_run.Run):
         if not _is_count(sample):
             raise UserError(f"sample {sample!r}: expected a whole number")
         choice = Choice(part, layer, head)
-        return maps_of(self._copy(), _several(src), _targets(src, tgt), choice, sample)
+        with tuned():
+            return maps_of(self._copy(), _several(src), _targets(src, tgt), choice, sample)
 
     def masks(self, src: Sequences, tgt: Sequences | None = None) -> "InspectedBatch":
         """The masks of pairs as one padded batch, and why each cell is masked.

@@ -156,7 +156,7 @@ def grade(
         from toytrans.report.page import page as page_of
         from toytrans.report.page import section
 
-        table = (sum(HEADINGS, ()), rows, "data sortable")
+        table = (sum(HEADINGS, ()), rows, "data sortable lines")
         grades = section("grades", "Grades", text=total, table=table)
         text = page_of(folder.resolve().name, [grades])
         _write_grades("--page", page, text.encode(errors="replace"))
