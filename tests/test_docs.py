@@ -45,7 +45,7 @@ def test_every_page_is_in_the_navigation_and_on_the_front_page():
 
 
 def test_every_check_is_in_the_table_of_checks():
-    from toytrans.checks import CHECKS
+    from toytrans.checks.result import CHECKS
 
     table = rows((ROOT / "docs/checks.md").read_text(), "| check | what must hold")
     assert {name: title for name, title, *_ in table} == CHECKS

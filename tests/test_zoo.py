@@ -6,7 +6,8 @@ import pytest
 from zoo import Entry, entries
 
 import toytrans
-from toytrans.checks import CHECKS, plan
+from toytrans.checks import plan
+from toytrans.checks.result import CHECKS
 from toytrans.errors import UserError
 
 pytestmark = [

@@ -8,7 +8,7 @@ run.evaluate(lengths=(2, 100))                  # exact match per length
 run.attention("5 7 9"), run.masks("5 7 9")      # tables in a notebook
 run.model, run.vocabulary                       # a torch.nn.Module, and symbols <-> ids
 toytrans.check(run)                             # the checks, on a run or on anybody's model
-toytrans.explain("train.lr")                    # what a config key, a task or a fault is
+toytrans.explain("train.lr")                    # what a config key, a task, a fault or a check is
 """
 
 from importlib import import_module
@@ -18,7 +18,7 @@ from toytrans.errors import UserError
 
 if TYPE_CHECKING:
     from toytrans.api import Comparison, Run, load, sweep, train
-    from toytrans.checks import check
+    from toytrans.checks.plan import check
     from toytrans.config.schema import Config
     from toytrans.glossary import explain
 
@@ -40,7 +40,7 @@ _MODULES = {
     "Comparison": "toytrans.api",
     "Config": "toytrans.config.schema",
     "Run": "toytrans.api",
-    "check": "toytrans.checks",
+    "check": "toytrans.checks.plan",
     "explain": "toytrans.glossary",
     "load": "toytrans.api",
     "sweep": "toytrans.api",

@@ -1,9 +1,10 @@
-"""What a name means: a task, a fault, or a key of a config."""
+"""What a name means: a task, a fault, a check, or a key of a config."""
 
 from difflib import get_close_matches
 from pathlib import Path
 from typing import TYPE_CHECKING, cast, get_args
 
+from toytrans.checks.result import CHECKS
 from toytrans.config.explain import explain_key, keys
 from toytrans.config.load import check_config, load_config
 from toytrans.config.names import FaultName, TaskName
@@ -18,14 +19,14 @@ if TYPE_CHECKING:
 Card = dict[str, str]
 """What there is to say of a name, by heading."""
 
-LISTS = ("tasks", "faults", "keys")
+LISTS = ("tasks", "faults", "checks", "keys")
 SAMPLES = 5
 MOST_SYMBOLS = 12
 """That are named one by one."""
 
 
 def explain(name: str) -> str:
-    """What a config key, say "train.lr", a section, a task or a fault is, as text.
+    """What a config key, say "train.lr", a section, a task, a fault or a check is, as text.
 
     A task of one's own, FILE.py:NAME, and a config FILE.yaml are tasks too. Raises UserError for
     any other name.
@@ -43,16 +44,18 @@ def card(name: str) -> Card:
         return _of_task(load_config(Path(name)))
     if name in faults:
         return _of_fault(cast(FaultName, name))
-    near = get_close_matches(name, (*LISTS, *tasks, *faults), n=1)
-    known = {each for key in keys() for each in (key.path, key.section)}
+    if name in CHECKS:
+        return _of_check(name)
+    near = get_close_matches(name, (*LISTS, *tasks, *faults, *CHECKS), n=1)
+    known = {each for key in keys() for each in (key.path, key.section, key.name)}
     if near and name not in known:
-        raise UserError(f"no task, fault or key {name!r}; did you mean {near[0]}?")
+        raise UserError(f"no task, fault, check or key {name!r}; did you mean {near[0]}?")
     first, *others = explain_key(name)
     return first.card | {key.name: key.meaning for key in others}
 
 
 def listed(kind: str) -> list[tuple[str, ...]]:
-    """The rows of a list, under their headings: the tasks, the faults or the keys."""
+    """The rows of a list, under their headings: the tasks, the faults, the checks or the keys."""
     if kind == "tasks":
         pairs = ((name, _opened(_small(name, 6))) for name in get_args(TaskName))
         rows = [(name, each.task.rule, _arrow(each.samples(SAMPLES)[0])) for name, each in pairs]
@@ -62,6 +65,8 @@ def listed(kind: str) -> list[tuple[str, ...]]:
 
         found = [(name, each.what, ", ".join(each.checks)) for name, each in CARDS.items()]
         return [("fault", "what it is", "found by"), *found]
+    if kind == "checks":
+        return [("check", "passes if"), *CHECKS.items()]
     every = ((key.path, key.default or "a section", key.meaning) for key in keys())
     return [("key", "default", "meaning"), *every]
 
@@ -123,4 +128,15 @@ def _of_fault(name: FaultName) -> Card:
         "found by": ", ".join(found.checks),
         "met in": found.threads,
         "ranges": "of five seeds; another seed can lie outside",
+    }
+
+
+def _of_check(name: str) -> Card:
+    from toytrans.exercises.fault_cards import CARDS
+
+    found = (fault for fault, card in CARDS.items() if name in card.checks)
+    return {
+        "passes if": CHECKS[name],
+        "finds": ", ".join(found) or "no fault that --break plants",
+        "ask it alone": f"toytrans check RUN --only {name}",
     }

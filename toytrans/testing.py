@@ -8,7 +8,8 @@ def test_my_model():
 
 from typing import Any
 
-from toytrans.checks import CheckFailed, Report, check
+from toytrans.checks.plan import check
+from toytrans.checks.result import CheckFailed, Report
 
 __all__ = ["CheckFailed", "assert_sound"]
 

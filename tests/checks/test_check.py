@@ -16,10 +16,10 @@ from zoo import hugging_face, sound_batches
 from zoo.parts import Translator
 
 import toytrans
-from toytrans.checks import CHECKS
 from toytrans.checks.adapters import TorchTransformer
 from toytrans.checks.adapters.toytrans import of_model
 from toytrans.checks.batch import TOLERANCE
+from toytrans.checks.result import CHECKS
 from toytrans.config.names import FaultName, PositionName
 from toytrans.errors import UserError
 from toytrans.exercises.fault_cards import CARDS
@@ -539,6 +539,7 @@ def test_a_check_without_its_argument_is_not_asked(folder, command, monkeypatch)
             ["c.yaml: a config, not a run directory; `toytrans train c.yaml`", "--config"],
         ),
         (["--set", "model.d_ff=3"], ["give --config"]),
+        (["--format", "json"], ["--format json: no such form; did you mean --json?"]),
         ([], ["no run here yet"]),
         (["--config", "c.yaml", "--set", "fault=no_casual"], ["did you mean no_causal?"]),
     ],

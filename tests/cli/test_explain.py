@@ -9,6 +9,7 @@ import pytest
 from conftest import Command
 
 import toytrans
+from toytrans.checks.result import CHECKS
 from toytrans.config.explain import explain_key, keys
 from toytrans.config.load import load_config
 from toytrans.config.names import FaultName, TaskName
@@ -17,6 +18,7 @@ from toytrans.config.yaml import read_yaml
 
 pytestmark = pytest.mark.usefixtures("here")
 NAMED = {"tasks": get_args(TaskName), "faults": get_args(FaultName)}
+NAMED["checks"] = tuple(CHECKS)
 NAMED["keys"] = tuple(dict.fromkeys(key.path for key in keys()))
 
 
@@ -75,7 +77,7 @@ def test_the_lists_name_everything(command: Command, monkeypatch):
 
 
 @pytest.mark.parametrize("name", dict.fromkeys(name for names in NAMED.values() for name in names))
-def test_every_key_task_and_fault_is_explained(name: str):
+def test_every_key_task_fault_and_check_is_explained(name: str):
     first, *lines = toytrans.explain(name).splitlines()
     assert first == name and len(lines) >= 2
     assert all(line.startswith("  ") for line in lines)
@@ -94,6 +96,8 @@ def test_the_card_of_a_config_is_that_of_its_task(command: Command):
         ("lr", "did you mean train.lr?"),
         ("revrese", "did you mean reverse?"),
         ("no_scal", "did you mean no_scale?"),
+        ("pad", "did you mean pads?"),
+        ("max_steps", "did you mean train.max_steps?"),
         ("zzz", "`toytrans explain` lists all keys"),
         ("two\nlines", "two\\nlines"),
         ("none.py:f", "none.py: no such file"),

@@ -3,8 +3,14 @@
 import html
 import io
 import json
+import os
+import pty
 import re
+import struct
+import subprocess
 import sys
+import termios
+from fcntl import ioctl
 from itertools import groupby
 from pathlib import Path
 
@@ -80,6 +86,11 @@ def test_json_is_as_documented(command: Command):
     found = json.loads(command("inspect-masks", *PAIRS, "--json").out)
     assert list(found) == ["src", "tgt_in", "tgt_out", "encoder_self", "decoder_self", "cross"]
     assert found["cross"][0] == [[1, 1, 1, 1, 0]] * 5
+
+
+def test_a_number_of_several_digits_may_lack_spaces(command: Command):
+    answer = command("inspect-masks", "--src", "579", "--tgt", "9 7")
+    assert answer.code == 0 and answer.err.startswith("579 is one symbol; put spaces between")
 
 
 def test_html_is_one_document_that_needs_no_network(command: Command):
@@ -258,6 +269,22 @@ def test_demos_fit_eighty_columns(command: Command, arguments, words):
     assert all(word in answer.out for word in words)
 
 
+def test_the_pager_says_how_to_leave_it():
+    ours, theirs = pty.openpty()
+    ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", 24, 80, 0, 0))
+    clean = {k: v for k, v in os.environ.items() if k not in ("COLUMNS", "LESS", "PAGER")}
+    words, screen = (sys.executable, "-m", "toytrans", "demo", "sdpa"), ""
+    with subprocess.Popen(
+        words, stdin=theirs, stdout=theirs, env=clean | {"TERM": "xterm"}, start_new_session=True
+    ) as program:
+        os.close(theirs)
+        while "q quits" not in screen:
+            screen += os.read(ours, 2**16).decode(errors="replace")
+        os.write(ours, b"q")
+        assert program.wait(10) == 0
+    os.close(ours)
+
+
 # Refusals ------------------------------------------------------------------------------------
 
 
@@ -275,6 +302,9 @@ def test_demos_fit_eighty_columns(command: Command, arguments, words):
         ("--src 1", ("1 --src and 0 --tgt", "one --tgt for each --src")),
         ("--src 5,7,9 --tgt 5", ("spaces between symbols",)),
         ("--src 5,7 --tgt 5 --steps", ("spaces between symbols",)),
+        ("--src 5 7 9 --tgt 9 7", ("7 9 7: ", '--src "5 7 9"')),
+        ("runs/c --src 5 7 --tgt 9 --steps", ("runs/c 7: ", '--src "5 7 9"')),
+        ("--src 5 --tgt 9 --panel Bach", ("--panel Bach: no such panel; did you mean 1 Batch?",)),
     ],
 )
 def test_masks_that_cannot_be_shown(refused, arguments: str, fragments):

@@ -44,7 +44,7 @@ def test_a_config_takes_a_seal_and_refuses_a_changed_one():
     assert config_of(fault=sealed).fault == sealed
     with pytest.raises(UserError, match="c.yaml: fault: .*: this seal was changed"):
         check_config(Tree("c.yaml", TINY | {"fault": sealed[:-4] + "AAAA"}))
-    with pytest.raises(UserError, match="fault: found 'no_nrm', expected"):
+    with pytest.raises(UserError, match="fault: found 'no_nrm'; did you mean no_norm\\?"):
         check_config(Tree("c.yaml", TINY | {"fault": "no_nrm"}))
 
 

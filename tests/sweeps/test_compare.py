@@ -111,7 +111,8 @@ def test_a_folder_of_runs_is_all_of_them_each_once(runs, command: Command):
 
 def test_numbers_go_to_a_table_and_a_picture(runs, command: Command, refused):
     words = ("eval", *runs, *MATCH, "--csv", "c.csv", "--plot", "c.png")
-    assert command(*words).code == 0
+    answer = command(*words)
+    assert answer.code == 0 and answer.err.endswith("wrote c.csv\nwrote c.png\n")
     rows = list(csv.DictReader(Path("c.csv").read_text().splitlines()))
     mine = [row for row in rows if row["run"] == runs[0] and row["shortest"]]
     loss = [row for row in mine if row["metric"] == "loss"]

@@ -3,8 +3,3 @@
 A check changes what must not matter and looks for a difference, or changes what must matter and
 looks for none. This package knows torch alone; `adapters.toytrans` knows our own models.
 """
-
-from toytrans.checks.plan import check
-from toytrans.checks.result import CHECKS, CheckFailed, Report, Result
-
-__all__ = ["CHECKS", "CheckFailed", "Report", "Result", "check"]

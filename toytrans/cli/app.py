@@ -45,6 +45,9 @@ app = typer.Typer(
 )
 
 
+MORE_WORDS = {"allow_extra_args": True}
+"""Of commands that answer themselves to words that are no RUN."""
+
 TRAIN, LOOK, PROVE, LEARN = "Train", "Look", "Prove", "Learn"
 app.command("train", rich_help_panel=TRAIN)(train.train)
 app.command("sweep", rich_help_panel=TRAIN)(sweep.sweep)
@@ -53,8 +56,8 @@ app.command("new", rich_help_panel=TRAIN)(explain.new)
 app.command("export", rich_help_panel=TRAIN)(export.export)
 app.command("translate", rich_help_panel=LOOK)(translate.translate)
 app.command("attention", rich_help_panel=LOOK)(attention.attention)
-app.command("inspect-masks", rich_help_panel=LOOK)(look.inspect_masks)
-app.command("trace", rich_help_panel=LOOK)(look.trace)
+app.command("inspect-masks", rich_help_panel=LOOK, context_settings=MORE_WORDS)(look.inspect_masks)
+app.command("trace", rich_help_panel=LOOK, context_settings=MORE_WORDS)(look.trace)
 app.command("report", rich_help_panel=LOOK)(report.report)
 app.command("check", rich_help_panel=PROVE)(check.check)
 app.command("eval", rich_help_panel=PROVE)(evaluate.evaluate)

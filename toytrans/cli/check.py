@@ -3,7 +3,7 @@
 import warnings
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from rich.padding import Padding
@@ -13,12 +13,14 @@ from toytrans.cli.explain import print_card
 from toytrans.cli.options import AsJson, Break, Overrides, TrustCode, check_forms
 from toytrans.cli.terminal import Progress, output, plain, print_page
 from toytrans.config.sealed import fault_remark, is_sealed, opened
-from toytrans.errors import UserError
+from toytrans.errors import UserError, did_you_mean
 from toytrans.files import json_text
 from toytrans.user_code import RAISED, absolute, failure, load, trust
 
 if TYPE_CHECKING:
-    from toytrans.checks import Report
+    from toytrans.checks.result import Report
+
+FORMS = ("github", "html")
 
 STYLES = {
     "title": "bold",
@@ -55,8 +57,12 @@ def check(
         bool, typer.Option("--all", help="Show every check with its evidence.")
     ] = False,
     form: Annotated[
-        Literal["github", "html"] | None,
-        typer.Option("--format", help="Another form; github: annotations of a workflow."),
+        str | None,
+        typer.Option(
+            "--format",
+            metavar="|".join(FORMS),
+            help="Another form; github: annotations of a workflow.",
+        ),
     ] = None,
     as_json: AsJson = False,
 ) -> None:
@@ -69,6 +75,8 @@ def check(
     Exit codes: 0 all checks pass, 1 one fails, 2 pads or the future cannot be
     judged. One line then says what to give.
     """
+    if form not in (None, *FORMS):
+        raise UserError(f"--format {form}: no such form; {did_you_mean(form, (*FORMS, '--json'))}")
     check_forms({"--json": as_json, f"--format {form}": form is not None})
     if sum(given is not None for given in (run, config, model)) > 1:
         raise UserError("a RUN, --config and --model exclude each other; give one")

@@ -11,7 +11,7 @@ import typer
 from toytrans.cli.common import check_new, check_plot, newest, open_run, write_new
 from toytrans.cli.options import AsJson, Checkpoint, Lengths, MetricOption, TrustCode, rare, span_of
 from toytrans.cli.results import print_comparison, print_scores
-from toytrans.cli.terminal import Progress, progress_bar
+from toytrans.cli.terminal import Progress, note, progress_bar
 from toytrans.config.sealed import fault_remark
 from toytrans.errors import UserError
 from toytrans.files import csv_text, json_text, to_bytes
@@ -67,8 +67,8 @@ def evaluate(
 
     Shown are exact match below, in and beyond the training lengths. One run: per
     length, with errors. Several runs, grouped by config: means over seeds with
-    intervals, and differences over equal seeds. Runs that are unfinished or cannot
-    be read are named, and never averaged in.
+    intervals, and differences over equal seeds. Runs that are unfinished or
+    cannot be read are named, and never averaged in.
     """
     span = span_of("--lengths", lengths, "1:400")
     if pairs and len(pairs) > 2:
@@ -115,8 +115,10 @@ def evaluate(
         raise UserError(reasons.pop())
     if csv is not None:
         write_new("--csv", csv, to_bytes(csv_text(compared.table())))
+        note(f"wrote {csv}")
     if plot is not None:
         write_new("--plot", plot, draw(compared, "", plot.suffix[1:].lower()))
+        note(f"wrote {plot}")
     if as_json:
         print(json_text(scores[run].to_dict() if run else compared.to_dict()))
     elif run:

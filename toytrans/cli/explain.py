@@ -6,6 +6,7 @@ from typing import Annotated, get_args
 import typer
 from rich.text import Text
 
+from toytrans.checks.result import CHECKS
 from toytrans.cli.common import argument, write_new
 from toytrans.cli.terminal import note, output, plain, plain_lines, print_pairs, print_table
 from toytrans.config.names import FaultName, TaskName
@@ -15,14 +16,15 @@ def explain(
     name: Annotated[
         str | None,
         typer.Argument(
-            metavar="[NAME]",
-            autocompletion=lambda: [*get_args(TaskName), *get_args(FaultName)],
-            help="A task, a fault, a config key or section; a FILE.py:TASK of yours, a config; or "
-            "a list: tasks, faults, keys; or schema, the JSON Schema of a config, for editors.",
+            metavar="NAME",
+            autocompletion=lambda: [*get_args(TaskName), *get_args(FaultName), *CHECKS],
+            help="A task, a fault, a check, a config key or section; a FILE.py:TASK of yours, a "
+            "config; or a list: tasks, faults, checks, keys; or schema, the JSON Schema of a "
+            "config, for editors.",
         ),
     ] = None,
 ) -> None:
-    """Explain a task, a fault or a config key, or list them."""
+    """Explain a task, a fault, a check or a config key, or list them."""
     from toytrans.config.explain import keys
     from toytrans.glossary import LISTS, listed
 
@@ -30,10 +32,11 @@ def explain(
         names = {
             "tasks": ", ".join(get_args(TaskName)),
             "faults": ", ".join(get_args(FaultName)),
+            "checks": ", ".join(CHECKS),
             "keys": ", ".join(key.path for key in keys() if key.default),
             "schema": "the JSON Schema of a config",
         }
-        title = "toytrans explain NAME explains one of these; tasks, faults or keys lists them."
+        title = "toytrans explain NAME explains one; tasks, faults, checks or keys lists them."
         _print_rows(title, names)
     elif name == "schema":
         from toytrans.config.schema import Config

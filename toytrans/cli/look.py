@@ -30,7 +30,7 @@ from toytrans.cli.tables import (
     print_panels,
     step_through,
 )
-from toytrans.cli.terminal import Progress, output, plain, print_page, print_table
+from toytrans.cli.terminal import Progress, note, output, plain, print_page, print_table
 from toytrans.errors import HOW_TO_SEPARATE, UserError, did_you_mean
 from toytrans.files import json_text
 from toytrans.inspection.table import CLOSED
@@ -89,15 +89,19 @@ def _batch_of(
     return batch_of_pairs(*pairs)
 
 
+def _refuse_words(context: typer.Context, run: Path | None, src: list[str] | None) -> None:
+    """Raise UserError for words that are no RUN: those of a sequence without quotes or option."""
+    if context.args or (src and run and run.parent == Path() and not run.exists()):
+        raise UserError(
+            f"{' '.join([str(run), *context.args])}: not one RUN; give each sequence an option of "
+            'its own, and quotes: --src "5 7 9" --src "2 4"'
+        )
+
+
 def _given_pairs(
     run: Path | None, config: Path | None, src: list[str], tgt: list[str]
 ) -> Pairs | None:
     """The pairs of --src and --tgt. Raises UserError, also for a run beside a config."""
-    if src and run and " " in str(run) and not run.exists():
-        raise UserError(
-            f"{run}: a sequence without an option; give each sequence an option of its own: "
-            '--src "5 7 9" --src "2 4"'
-        )
     if config and run:
         raise UserError(f"--config {config} and run {run}: a run has its own config; give one")
     if len(src) != len(tgt):
@@ -106,6 +110,8 @@ def _given_pairs(
         for sequence in (*src, *tgt):
             if any("," in symbol and len(symbol) > 1 for symbol in sequence.split()):
                 raise UserError(f"{sequence!r}: {HOW_TO_SEPARATE}")
+            if sequence.isdecimal() and len(sequence) > 1:
+                note(f"{sequence} is one symbol; {HOW_TO_SEPARATE}")
     return (src, tgt) if src else None
 
 
@@ -121,6 +127,7 @@ def _print_section(title: str, tables: "Iterable[Table]") -> None:
 
 
 def inspect_masks(
+    context: typer.Context,
     run: RunArgument = None,
     config: OfConfig = None,
     trust_code: TrustCode = False,
@@ -150,6 +157,7 @@ def inspect_masks(
     """
     from toytrans.inspection import masks, walkthrough
 
+    _refuse_words(context, run, src)
     check_forms({"--json": as_json, "--html": as_html})
     check_forms({"--json": as_json, "--steps": steps})
     if library and (as_json or steps):
@@ -232,6 +240,7 @@ def _facts(inspected: "InspectedBatch", row: int) -> Iterator[str]:
 
 
 def trace(
+    context: typer.Context,
     run: RunArgument = None,
     config: OfConfig = None,
     trust_code: TrustCode = False,
@@ -257,6 +266,7 @@ def trace(
     """
     from toytrans.inspection import trace as traces
 
+    _refuse_words(context, run, src)
     check_forms({"--json": as_json, "--html": as_html})
     traced = traces.trace(_batch_of(run, config, src, tgt), part, layer)
     heads = traced.inspected.model.config.n_heads

@@ -27,7 +27,10 @@ Overrides = Annotated[
 Lengths = Annotated[
     str | None, typer.Option(metavar="FROM:TO", help="Lengths to measure, say 1:400.")
 ]
-MetricOption = Annotated[Metric, typer.Option(help="The number that is compared and plotted.")]
+MetricOption = Annotated[
+    Metric,
+    typer.Option(metavar="METRIC", help=f"What is compared: {', '.join(get_args(Metric))}."),
+]
 Break = Annotated[
     str | None,
     typer.Option(

@@ -27,9 +27,10 @@ def report(
 ) -> None:
     """Write one HTML page about a run, or about several.
 
-    The page holds everything it needs and opens in any browser. One run: curves, exact match by
-    length, masks, attention at every checkpoint, translations, checks, configuration. Several
-    runs: the same curves together, and how their configs differ.
+    The page holds everything it needs and opens in any browser. One run: curves,
+    exact match by length, masks, attention at every checkpoint, translations,
+    checks, configuration. Several runs: the same curves together, and how their
+    configs differ.
     """
     if out is not None:
         check_new("--out", out)

@@ -15,7 +15,7 @@ from rich.table import Table as Grid
 from rich.text import Text
 
 from toytrans.cli.terminal import printable
-from toytrans.errors import UserError
+from toytrans.errors import UserError, did_you_mean
 from toytrans.inspection.table import CLOSED, Table
 from toytrans.tokens import SPECIALS
 
@@ -159,7 +159,7 @@ def print_panels(
 
 def print_names(console: Console, tables: Iterable[Table]) -> None:
     """Print the names of the panels, and how to ask for them."""
-    text = f"Panels: {_names(tables)}. --panel NAME shows one, --panel all every one."
+    text = f"Panels: {', '.join(_names(tables))}. --panel NAME shows one, --panel all every one."
     console.print(Text(), Text(text, "dim"), sep="\n")
 
 
@@ -173,16 +173,16 @@ def _chosen(tables: list[Table], panel: str) -> list[Table]:
     wanted = panel.casefold()
     chosen = chosen or [t for t, title in zip(tables, titles, strict=True) if wanted in title]
     if not chosen:
-        raise UserError(f"--panel {panel}: no such panel; there are {_names(tables)}")
+        raise UserError(f"--panel {panel}: no such panel; {did_you_mean(panel, _names(tables))}")
     return chosen
 
 
-def _names(tables: Iterable[Table]) -> str:
+def _names(tables: Iterable[Table]) -> list[str]:
     """Each number with the start of its first title."""
     names: dict[str, str] = {}
     for table in tables:
         names.setdefault(table.number, _label(table))
-    return ", ".join(names.values())
+    return list(names.values())
 
 
 def _label(table: Table) -> str:
@@ -195,7 +195,8 @@ def paged(console: Console) -> Iterator[None]:
     if not (sys.stdin.isatty() and sys.stdout.isatty()):
         yield
         return
-    os.environ.setdefault("LESS", "FRX")  # short output stays on the screen, colours are kept
+    # short output stays on the screen, colours are kept, the last line names keys
+    os.environ.setdefault("LESS", "FRXPsspace shows more, q quits")
     with console.pager(styles=True):
         yield
 

@@ -8,6 +8,7 @@ from pydantic import ValidationError
 
 from toytrans.config.explain import Key, keys
 from toytrans.config.yaml import IN_PYTHON, Tree
+from toytrans.errors import did_you_mean
 
 EXPECTED = {
     "int": "a whole number",
@@ -43,6 +44,9 @@ def reason_of(error: ValidationError, tree: Tree) -> str:
     elif problem["type"] == "missing":
         option = "" if tree.name == IN_PYTHON else f", or give --set {'.'.join(path)}=..."
         message = f"missing; add it{option}"
+    elif problem["type"] == "literal_error" and (chosen := known.get(".".join(path))):
+        hint = did_you_mean(str(problem["input"]), chosen.names)
+        message = f"found {_shown(problem['input'])}; {hint}"
     else:
         expected = _expected(problem, known.get(".".join(path)))
         message = f"found {_shown(problem['input'])}, expected {expected}"
@@ -54,10 +58,6 @@ def reason_of(error: ValidationError, tree: Tree) -> str:
 def _expected(problem: Any, key: Key | None) -> str:
     """What a key would take."""
     context = problem.get("ctx", {})
-    if key is not None and problem["type"] == "literal_error":
-        *most, last = key.names
-        near = get_close_matches(str(problem["input"]), key.names, n=1)
-        return f"{', '.join(most)} or {last}" + (f"; did you mean {near[0]}?" if near else "")
     if key is not None and problem["type"] == "string_pattern_mismatch":
         return key.meaning
     for name, phrase in BOUNDS.items():

@@ -14,7 +14,7 @@ from pydantic import ValidationError
 from toytrans.config.errors import reason_of
 from toytrans.config.schema import OWN_CODE, Config, fields_of
 from toytrans.config.yaml import Tree, parse_value, read_yaml, write_yaml
-from toytrans.errors import UserError
+from toytrans.errors import UserError, did_you_mean
 from toytrans.user_code import SHIPPED, is_reference, trust
 
 MAY_RISE_ON_RESUME = (
@@ -77,7 +77,8 @@ def _named(path: Path) -> Path:
     except FileNotFoundError:
         if str(path) in (names := shipped()):
             return SHIPPED / f"{path}.yaml"
-        raise UserError(f"{path}: no such file; shipped are {', '.join(names)}") from None
+        hint = did_you_mean(path.stem, names)
+        raise UserError(f"{path}: no such file and no shipped config; {hint}") from None
     except OSError:
         pass  # whoever reads it says why it cannot be read
     return path

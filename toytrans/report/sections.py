@@ -8,8 +8,8 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from toytrans.checks import Report as Checks
-from toytrans.checks import check
+from toytrans.checks.plan import check
+from toytrans.checks.result import Report as Checks
 from toytrans.config.load import compared_with_defaults
 from toytrans.config.sealed import fault_remark
 from toytrans.data.batches import make_batch
