@@ -66,8 +66,8 @@ def check(
     that returns a Hugging Face model, or a dict with `model`, `pad_id`,
     `vocabulary_size` and other arguments of `toytrans.check`.
 
-    Exit codes: 0 all checks pass, 1 one fails, 2 pads or the future cannot be
-    judged. One line then says what to give.
+    Exit codes: 0 all checks pass, 1 one fails, 2 pads, the future or a given
+    loss cannot be judged. One line then says what to give.
     """
     check_forms({"--json": as_json, f"--format {form}": form is not None})
     if sum(given is not None for given in (run, config, model)) > 1:
