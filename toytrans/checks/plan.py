@@ -19,7 +19,7 @@ from toytrans.checks.copies import copies_run_it, copy_of
 from toytrans.checks.modes import in_eval_mode, on_one_thread
 from toytrans.checks.result import CHECKS, Report, Result, Told, Tried, measured, merged
 from toytrans.checks.subject import Adapter, NoAnswer
-from toytrans.errors import UserError
+from toytrans.errors import UserError, did_you_mean
 
 Progress = Callable[[str], None]
 
@@ -450,7 +450,7 @@ def selected(only: Iterable[str], skip: Iterable[str] = ()) -> tuple[str, ...]:
     given = [each.split(",") if isinstance(each, str) else each for each in (only, skip)]
     wanted, left_out = ([name.strip() for name in each if name.strip()] for each in given)
     if unknown := [name for name in (*wanted, *left_out) if name not in CHECKS]:
-        raise UserError(f"no check {', '.join(unknown)}; there are {', '.join(CHECKS)}")
+        raise UserError(f"no check {unknown[0]}; {did_you_mean(unknown[0], CHECKS)}")
     names = tuple(name for name in wanted or CHECKS if name not in left_out)
     if not names:
         raise UserError(f"skip {', '.join(left_out)}: no check is left; leave out fewer")
