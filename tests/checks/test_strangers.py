@@ -140,7 +140,7 @@ def test_the_command_prints_the_wrapper_and_where_an_argument_goes(tmp_path, com
     assert "takes tgt_mask beside ids" in " ".join(answer.err.split())
     answer = command("check", "--model", f"{path}:ids_alone")
     assert "give kind='decoder'" in answer.err
-    assert "build() gives it in its dict" in answer.err
+    assert "ids_alone() returns it in its dict" in answer.err
 
 
 def test_a_check_that_was_cut_short_says_so(monkeypatch: pytest.MonkeyPatch):
