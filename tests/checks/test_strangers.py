@@ -7,6 +7,7 @@ import pytest
 import torch
 from conftest import Command
 from torch import nn
+from zoo import built
 from zoo.parts import real
 from zoo.sound_torch import Torchs
 
@@ -175,6 +176,21 @@ def test_the_first_cause_comes_first_and_what_follows_is_marked():
     assert lines[1].startswith("FAIL  pads ")
     assert {"rows", "sublayers"} <= marked
     assert "residual connection is missing" not in text and "is bypassed" not in text
+
+
+def test_nan_is_said_once_and_what_it_moves_is_marked():
+    report = check(**built("triangle turned round"), **SHORT)
+    text = str(report)
+    assert text.count("output is NaN at") == 1 and "1e+09" not in text
+    nan = {each.name for each in report.failures if each.difference != each.difference}
+    assert {name for name, first in report.follows.items() if first == "pads"} >= nan - {"pads"}
+    assert nan >= {"pads", "calls"} and "future" in names(report.failures) - nan
+
+
+def test_what_a_model_refuses_is_said_once():
+    report = check(**built("twenty places that are not given"))
+    text = str(report)
+    assert report.passed and text.count("are too many") == 1 and text.count("the same error") == 2
 
 
 def test_what_does_not_apply_takes_one_line():
