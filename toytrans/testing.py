@@ -18,8 +18,10 @@ def assert_sound(model: Any, **given: Any) -> Report:
     """The report of `toytrans.check(model, **given)`, where every check that applies passes.
 
     Raises CheckFailed, an AssertionError with the text of the report, where one fails, or where
-    pads, the future or one that `only` names could not be judged: its message says what to give.
+    pads, the future, a given loss or one that `only` names could not be judged: its message says
+    what to give.
     """
+    __tracebackhide__ = True  # of pytest: its failures show the caller's line
     report = check(model, **given)
     report.raise_if_failed()
     unjudged = [result for result in report.results if result.verdict != "PASS"]

@@ -84,7 +84,14 @@ def load(reference: str) -> Any:
     file = _opened(reference)
     file.module = file.module or _run(path, file.raw)
     if not hasattr(file.module, name):
-        names = [known for known in vars(file.module) if not known.startswith("_")]
+        own = file.module.__name__
+        names = [
+            known
+            for known, value in vars(file.module).items()
+            if not known.startswith("_")
+            and not isinstance(value, ModuleType)
+            and getattr(value, "__module__", own) == own  # not imported
+        ]
         hint = did_you_mean(name, names) if names else "it defines nothing"
         raise UserError(f"{shown(path)}: has no {name}; {hint}")
     return getattr(file.module, name)

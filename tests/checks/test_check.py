@@ -292,6 +292,11 @@ def test_what_cannot_be_copied_is_left_as_it_is():
     [
         (5, {}, ["int cannot be called", "f(src, tgt_in)"]),
         (lambda s, t: t, {"vocabulary_size": 9}, ["needs pad_id"]),
+        (
+            nn.Transformer(8, 2, 1, 1, 8, batch_first=True),
+            SIZES,
+            ["takes vectors, not ids", "TorchTransformer(model"],
+        ),
         (lambda s, t: t, {"pad_id": 0}, ["needs vocabulary_size"]),
         (lambda s, t: t, SIZES, ["gave torch.int64", "expected floating-point logits"]),
         (lambda s, t: [1], SIZES, ["gave list of int", "expected floating-point logits"]),
@@ -351,7 +356,10 @@ def test_a_learned_position_table_is_tried_up_to_its_limit():
 @pytest.mark.parametrize(
     ("loss", "fragment"),
     [
-        (lambda logits, labels: 1 / 0, "the loss function raised ZeroDivisionError"),
+        (
+            lambda logits, labels: 1 / 0,
+            r"given \(logits .*, tgt_out .*\), raised ZeroDivisionError",
+        ),
         (lambda logits, labels: logits, r"the loss function gave torch.float64 \(4"),
         (lambda logits, labels: torch.tensor(1.0), "without a gradient"),
     ],
@@ -489,6 +497,9 @@ def test_check_somebody_elses_model(folder, command):
     sound = command("check", *SHORT, "--model", "mine.py:function")
     assert sound.code == 0 and "does not apply: scale" in sound.out, sound.out
     assert sound.out.startswith("mine.py:function, float32")
+    verdicts = ("FAIL", "PASS", "?", "not asked:", "does not apply:", "tried:", "note:")
+    wrapped = sound.out.splitlines()[1:]
+    assert {line[:6] for line in wrapped if not line.startswith(verdicts)} == {" " * 6}
     leaking = command("check", *SHORT, "--model", "mine.py:leaking")
     assert leaking.code == 1
     assert "place 6 change" in leaking.out or "off by one" in leaking.out
@@ -520,6 +531,7 @@ def test_a_check_without_its_argument_is_not_asked(folder, command, monkeypatch)
     ("words", "fragments"),
     [
         (["--model", "mine"], ["'mine' names no code; write it as FILE.py:NAME"]),
+        (["--model", "mine.py:nothere"], ["there are function, leaking, without_model"]),
         (["--model", "mine.py:number"], ["mine.py has no function number"]),
         (["--model", "mine.py:raising"], ["RuntimeError: no such weights (mine.py:"]),
         (["--model", "mine.py:leaving"], ["raised SystemExit: 0\n"]),
@@ -530,7 +542,7 @@ def test_a_check_without_its_argument_is_not_asked(folder, command, monkeypatch)
             ["--model", "mine.py:bare"],
             [
                 "pad_id and vocabulary_size of a function; give pad_id=... and vocabulary_size",
-                "build()",
+                "bare() returns it",
             ],
         ),
         (["--model", "mine.py:function", "--config", "c.yaml"], ["exclude each other"]),
@@ -677,8 +689,8 @@ def test_checks_are_chosen_by_name():
     assert "order" not in {f.name for f in ask(Running(), kind="decoder", skip="order").results}
     with pytest.raises(UserError, match="skip future, pads: no check is left"):
         ask(Running(), only="pads", skip="future,pads")
-    with pytest.raises(UserError, match="no check z"):
-        ask(Running(), only="z")
+    with pytest.raises(UserError, match="no check pad; did you mean pads"):
+        ask(Running(), only="pad")
 
 
 def test_layouts_are_found_out():

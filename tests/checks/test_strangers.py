@@ -7,6 +7,7 @@ import pytest
 import torch
 from conftest import Command
 from torch import nn
+from zoo import built
 from zoo.parts import real
 from zoo.sound_torch import Torchs
 
@@ -140,7 +141,7 @@ def test_the_command_prints_the_wrapper_and_where_an_argument_goes(tmp_path, com
     assert "takes tgt_mask beside ids" in " ".join(answer.err.split())
     answer = command("check", "--model", f"{path}:ids_alone")
     assert "give kind='decoder'" in answer.err
-    assert "build() gives it in its dict" in answer.err
+    assert "ids_alone() returns it in its dict" in answer.err
 
 
 def test_a_check_that_was_cut_short_says_so(monkeypatch: pytest.MonkeyPatch):
@@ -175,6 +176,21 @@ def test_the_first_cause_comes_first_and_what_follows_is_marked():
     assert lines[1].startswith("FAIL  pads ")
     assert {"rows", "sublayers"} <= marked
     assert "residual connection is missing" not in text and "is bypassed" not in text
+
+
+def test_nan_is_said_once_and_what_it_moves_is_marked():
+    report = check(**built("triangle turned round"), **SHORT)
+    text = str(report)
+    assert text.count("output is NaN at") == 1 and "1e+09" not in text
+    nan = {each.name for each in report.failures if each.difference != each.difference}
+    assert {name for name, first in report.follows.items() if first == "pads"} >= nan - {"pads"}
+    assert nan >= {"pads", "calls"} and "future" in names(report.failures) - nan
+
+
+def test_what_a_model_refuses_is_said_once():
+    report = check(**built("twenty places that are not given"))
+    text = str(report)
+    assert report.passed and text.count("are too many") == 1 and text.count("the same error") == 2
 
 
 def test_what_does_not_apply_takes_one_line():

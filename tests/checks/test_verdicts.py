@@ -10,10 +10,16 @@ from zoo import START
 from zoo.parts import Attention, Embedding, Layer, Translator, real, split_heads
 
 import toytrans
+from toytrans.checks.subject import padded
 from toytrans.errors import UserError
 from toytrans.testing import CheckFailed, assert_sound
 
 IDS = {"pad_id": 0, "vocabulary_size": 20, "start_id": 1, "eos_id": 2, "length": 7}
+
+
+def made(pairs):
+    """src and tgt_in of some pairs."""
+    return [padded(rows, 0) for rows in zip(*pairs, strict=True)]
 
 
 def test_a_check_that_cannot_be_asked_is_no_pass():
@@ -23,6 +29,18 @@ def test_a_check_that_cannot_be_asked_is_no_pass():
         assert_sound(Translator(), **IDS, only="future,loss")
     assert toytrans.check(Translator(), **IDS, only="loss").verdict == "cannot judge"
     assert assert_sound(Translator(), **IDS, only="future")
+
+
+@pytest.mark.parametrize(
+    ("lacking", "given"),
+    [({"start_id": None}, "start_id"), ({"batch": lambda p: [*made(p), None]}, "batch")],
+)
+def test_a_loss_that_was_given_and_cannot_be_asked_is_no_pass(lacking, given):
+    loss = lambda logits, tgt_out: F.cross_entropy(logits.mT, tgt_out)  # noqa: E731
+    report = toytrans.check(Translator(), **IDS | lacking, loss=loss, only="pads,loss")
+    assert report["pads"].verdict == "PASS" and report.verdict == "cannot judge"
+    assert report["loss"].give == (given,) and report.decisive[0] == "loss"
+    assert f"loss: labels for the loss that was given are missing: give {given}=..." in str(report)
 
 
 def test_a_decoding_of_nothing_is_not_judged_and_named_last():

@@ -5,7 +5,7 @@ from torch import nn
 from torch.nn import functional as F
 
 from . import faulty, sound
-from .parts import HEADS, WIDTH, Translator, merge_heads, split_heads
+from .parts import HEADS, WIDTH, Layer, Translator, merge_heads, split_heads
 
 HEAD = WIDTH // HEADS
 
@@ -71,6 +71,21 @@ class no_scale_by_hand(_Model):
 
     class attention(Hand):
         scale = 1
+
+
+@faulty("scale", says="(3 of 3 attentions)")
+class no_scale_behind_large_embeddings(no_scale_by_hand):
+    """Nothing scales the scores, and embeddings are multiplied by the root of d_model."""
+
+    class layer(Layer):
+        def branch(self, x, norm, sublayer):
+            return norm(x + sublayer(x))
+
+    def embed_source(self, src):
+        return self.source(src) * WIDTH**0.5
+
+    def embed_target(self, tgt):
+        return self.target(tgt) * WIDTH**0.5
 
 
 @faulty("scale", says="multiplied in place of divided")

@@ -73,6 +73,14 @@ def _without_an_end(pairs):
     return filled([s for s, _ in pairs]), *make_batch(pairs)[1:]
 
 
+@faulty("pads", says="output is NaN at a real place")
+class triangle_turned_round(_OpenNowhere):
+    """Past and present are closed, so the last place has no key."""
+
+    def target_mask(self, tgt, number):
+        return ~super().target_mask(tgt, number)
+
+
 @faulty("rows")
 def row_of_pads_gives_nan():
     """A source without tokens gives NaN, and the batch maker makes such a source."""

@@ -14,6 +14,16 @@ class source_and_target_of_one_length(Translator):
         return super().forward(src, tgt)
 
 
+@sound(checks="pads future", is_long=True, says="give max_length=...")
+class twenty_places_that_are_not_given(Translator):
+    """Takes 20 places at most, and check is not told so."""
+
+    def forward(self, src, tgt):
+        if max(src.shape[1], tgt.shape[1]) > 20:
+            raise RuntimeError(f"{src.shape[1]} and {tgt.shape[1]} places are too many")
+        return super().forward(src, tgt)
+
+
 class _OtherPad(Translator):
     """Sources are padded with 3, targets with 0."""
 
@@ -21,7 +31,7 @@ class _OtherPad(Translator):
         return (src != 3)[:, None, None]
 
 
-@sound("cannot judge", says="give source_pad_id=3")
+@sound("cannot judge", is_long=True, says="give source_pad_id=3")
 class another_source_pad_that_is_not_given(_OtherPad):
     """Sources are padded with 3, and check is not told so."""
 

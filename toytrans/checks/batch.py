@@ -192,7 +192,8 @@ class Batch:
                 f"; does it take {places} places (max_length=...), and ids up to {ids} on both "
                 "sides (source_size=..., or a smaller vocabulary_size)?"
             )
-            raise NoAnswer(f"{error}{hint * ('IndexError' in str(error))}") from error
+            hint *= "IndexError" in str(error)
+            raise NoAnswer(f"{error}{hint}") from error.__cause__  # what the model raised
         self.work = counted.work
         if bool(self.logits[self.real].isnan().flatten(1).any(1).all()):
             raise UserError(

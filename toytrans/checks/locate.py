@@ -151,7 +151,9 @@ def smallest(batch: Batch, change: Change) -> str:
     """A pair of the failing batch, made as short as it still fails, in words; "" for none."""
     if change.ids.closed is not None:
         return ""
-    facts, moved = batch.facts, change.measure(batch).nan_to_num(1e9)
+    facts, moved = batch.facts, change.measure(batch)
+    nan = 1e9 if bool(moved.isnan().any()) else -1.0  # an example shows the same kind of failure
+    moved = moved.nan_to_num(1e9)
     n, t = divmod(int(moved.argmax()), moved.shape[1])
     before, ids = change.before or batch.ids, change.ids
     row, place = divmod(int(change.of[n, t]), before.tgt_in.shape[1])
@@ -175,7 +177,7 @@ def smallest(batch: Batch, change: Change) -> str:
             with change.around():
                 new = batch.ask(*longer)[0, example.place + pads[1] * left]
             old = batch.ask(src, tgt)[0, example.place]
-            return float(batch.moved(new, old).nan_to_num(1e9))
+            return float(batch.moved(new, old).nan_to_num(nan))
         return -1.0
 
     def shown(src: list[int], tgt: list[int]) -> str:
@@ -205,4 +207,5 @@ def smallest(batch: Batch, change: Change) -> str:
         what.append(f"its first {len(example.other)} alone")
     changed = " and ".join(what) or "asked so"
     pair = shown(example.src, example.tgt)
-    return f"{pair}: {changed}, and output {example.place} moves by {by(example):.2g}"
+    moves = f"moves by {most:.2g}" if (most := by(example)) < 1e9 else "is NaN"
+    return f"{pair}: {changed}, and output {example.place} {moves}"

@@ -17,13 +17,18 @@ class Loss:
 
     def __init__(self, batch: Batch) -> None:
         facts, needed = batch.facts, {}
-        if batch.model.given_loss is None:
-            needed["loss"] = "a loss function"
         if batch.tgt_out is None:
             known = {"start_id": facts.start_id, "eos_id": facts.eos_id}
-            needed |= {name: f"the id of {name}" for name, i in known.items() if i is None}
-        if needed or batch.tgt_out is None:
-            raise NotAsked(**needed)
+            needed = {name: f"the id of {name}" for name, i in known.items() if i is None}
+            if batch.model.maker is not None:
+                needed = {"batch": "a batch maker that makes labels"}
+        if batch.model.given_loss is None:
+            raise NotAsked(loss="a loss function", **needed)
+        if batch.tgt_out is None:
+            asked = " and ".join(f"{name}=..." for name in needed)
+            raise CannotJudge(
+                f"labels for the loss that was given are missing: give {asked}", *needed
+            )
         self.batch, self.labels = batch, batch.tgt_out
         self.real = facts.real_labels(self.labels)
         dtypes = {batch.dtype, self.tensor(batch.logits).dtype}

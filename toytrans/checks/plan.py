@@ -3,6 +3,7 @@ of it."""
 
 import contextlib
 import math
+import re
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -13,13 +14,13 @@ from torch import Tensor
 
 from toytrans.checks import changes, gradients, locate, loss, reach, scale, steps, sublayers
 from toytrans.checks.adapters import adapter_of
-from toytrans.checks.batch import SHORTEST, Batch, Setting, Unsteady
+from toytrans.checks.batch import POLARITY, SHORTEST, Batch, Setting, Unsteady
 from toytrans.checks.changes import moves, stays
 from toytrans.checks.copies import copies_run_it, copy_of
 from toytrans.checks.modes import in_eval_mode, on_one_thread
 from toytrans.checks.result import CHECKS, Report, Result, Told, Tried, measured, merged
 from toytrans.checks.subject import Adapter, NoAnswer
-from toytrans.errors import UserError
+from toytrans.errors import UserError, did_you_mean
 
 Progress = Callable[[str], None]
 
@@ -87,6 +88,9 @@ NOT_OF_ENCODERS = {
 }
 """Checks that only a decoder is asked, and why."""
 
+FEWER_PLACES = "if it takes fewer places, give max_length=..."
+"""The remedy for a model that raises an exception at some lengths."""
+
 LENGTH, THOROUGH = 64, 512
 """Symbols of the longest sequence tried; more are thorough."""
 
@@ -101,7 +105,8 @@ WORK = 75e9
 
 @dataclass
 class Plan:
-    """What is asked of a model, and what came of it: results of parts by check and name."""
+    """What is asked of a model, and what came of it. found: results of parts by check and name;
+    refused: what the model raised; nan: the first check that met outputs that are NaN."""
 
     length: int | None
     seed: int
@@ -112,6 +117,8 @@ class Plan:
     spent: float = 0.0
     source_pad: tuple[int | None] | None = None
     thorough: bool = False
+    refused: set[str] = field(default_factory=set)
+    nan: str | None = None
 
     def sizes(self, limit: int | None) -> list[Setting]:
         """The batches, cheap ones first, each with a seed of its own, none beyond a limit."""
@@ -172,7 +179,7 @@ class Plan:
         if self.model.facts.hides_causes and result.verdict != "PASS":
             return Result(name, result.verdict, "why is not told in a closed exercise")
         gradients = parts.get("gradients")
-        is_number = gradients is not None and gradients.verdict == "PASS"
+        is_number = gradients is not None and gradients.verdict == "PASS" and self.nan is None
         if name == "pads" and result.verdict == "FAIL" and is_number:
             remark = (
                 "; what pads hold does not matter, by gradients, so it may be how many there are: "
@@ -240,9 +247,10 @@ class Plan:
                 try:
                     longer = Batch(copied, setting)
                 except UserError as error:
-                    notes.append(
-                        f"length {setting.length} in {copied.mode} mode not judged: {error}"
-                    )
+                    why = str(error)
+                    if isinstance(error, NoAnswer):
+                        why = self._refusal(error) or "the same error"
+                    notes.append(f"length {setting.length} in {copied.mode} mode not judged: {why}")
                     copies.remove(copied)
                     continue
                 needed = 80 * longer.work  # so many answers are asked for, about
@@ -308,8 +316,8 @@ class Plan:
         except NoAnswer as error:
             if part.fragile:
                 return Result("", "FAIL", str(error), math.nan, batch.tolerance)
-            hint = "if it takes fewer places, give max_length=..."
-            return Result("", "cannot judge", f"{error}; {hint}")
+            self._refusal(error)
+            return Result("", "cannot judge", f"{error}; {FEWER_PLACES}")
         except UserError:
             raise
         except Exception as error:  # hooks in foreign models meet tensors of any kind
@@ -319,28 +327,46 @@ class Plan:
             return Result("", "cannot judge", f"the check met {what}")
         return self._explained(part, result, batch) if result.verdict == "FAIL" else result
 
+    def _refusal(self, error: NoAnswer) -> str:
+        """What a model raised, with the remedy; "" where it raised the same before, but for the
+        sizes."""
+        kind = re.sub(r"\d+", "", str(error))
+        told = kind in self.refused
+        self.refused.add(kind)
+        return "" if told else f"{error}; {FEWER_PLACES}"
+
     def _explained(self, part: Part, result: Result, batch: Batch) -> Result:
         """A failure with its mode, where it shows, the smallest example, and how to see it again;
         no failure where the source may have another pad, which is looked for once."""
         facts, check = batch.facts, part.check
-        if check in ("pads", "rows", "calls", "source", "labels"):
+        by_shapes = part.name == "other shapes"
+        if check in ("pads", "rows", "calls", "source", "labels") or by_shapes:
             if self.source_pad is None:
                 self.source_pad = (changes.other_source_pad(batch),)
             if (other := self.source_pad[0]) is not None:
                 doubt = (
                     f"id {facts.pad_id} behind a source is seen as a symbol, and id {other} is "
-                    f"not seen: if the source has a pad of its own, give source_pad_id={other}"
+                    "not seen: is the source's mask made from the wrong id? If the source has a "
+                    f"pad of its own, give source_pad_id={other}"
                 )
                 return Result("", "cannot judge", doubt)
-        by_shapes = part.name == "other shapes"
-        message = result.message if by_shapes else result.message + self._mode_named(part, batch)
-        if batch.setting.length != SIZES[0][0] or batch.model.training:
-            message += f" ({batch.described})"
+        message = result.message
         causes: tuple[str, ...] = ()
         if check == "future" and by_shapes and facts.has_source:
             causes = ("pads",)  # shapes change pads and symbols together
         elif check in ("pads", "rows") and facts.kind == "decoder":
             causes = ("future",)  # pads behind ids lie in the future
+        if math.isnan(result.difference or 0.0) and bool(batch.logits[batch.real].isnan().any()):
+            self.nan = self.nan or check
+            causes = (self.nan,) if check != self.nan else ()
+            message = (
+                "output is NaN at a real place of an ordinary batch: does a mask close every key "
+                f"of a query, and {POLARITY}"
+            )
+        elif not by_shapes:
+            message += self._mode_named(part, batch)
+        if batch.setting.length != SIZES[0][0] or batch.model.training:
+            message += f" ({batch.described})"
         details = {}
         if result.change is not None:
             details["where"] = locate.first_module(batch, result.change)
@@ -450,7 +476,7 @@ def selected(only: Iterable[str], skip: Iterable[str] = ()) -> tuple[str, ...]:
     given = [each.split(",") if isinstance(each, str) else each for each in (only, skip)]
     wanted, left_out = ([name.strip() for name in each if name.strip()] for each in given)
     if unknown := [name for name in (*wanted, *left_out) if name not in CHECKS]:
-        raise UserError(f"no check {', '.join(unknown)}; there are {', '.join(CHECKS)}")
+        raise UserError(f"no check {unknown[0]}; {did_you_mean(unknown[0], CHECKS)}")
     names = tuple(name for name in wanted or CHECKS if name not in left_out)
     if not names:
         raise UserError(f"skip {', '.join(left_out)}: no check is left; leave out fewer")

@@ -44,7 +44,10 @@ class Told(Exception):
     """What came of a check without measuring; the message says why."""
 
     verdict: Verdict
-    give: tuple[str, ...] = ()
+
+    def __init__(self, message: str, *give: str) -> None:
+        super().__init__(message)
+        self.give = give
 
 
 class Wrong(Told):
@@ -54,7 +57,8 @@ class Wrong(Told):
 
 
 class CannotJudge(Told):
-    """A check lacks what it needs; the message says what, and what to give."""
+    """A check lacks what it needs; the message says what, and what to give. give: arguments
+    without which another one that was given is of no use."""
 
     verdict = "cannot judge"
 
@@ -65,8 +69,7 @@ class NotAsked(Told):
     verdict = "not asked"
 
     def __init__(self, **needed: str) -> None:
-        super().__init__("needs " + " and ".join(needed.values()))
-        self.give = tuple(needed)
+        super().__init__("needs " + " and ".join(needed.values()), *needed)
 
 
 class NotApplicable(Told):
@@ -105,6 +108,11 @@ class Result:
     @property
     def title(self) -> str:
         return CHECKS.get(self.name, "")
+
+    @property
+    def counts(self) -> bool:
+        """Whether no model passes where it cannot be judged."""
+        return self.name in ESSENTIAL or bool(self.give)
 
     @property
     def strain(self) -> float:
@@ -205,11 +213,11 @@ class Report:
 
     @property
     def verdict(self) -> Literal["PASS", "FAIL", "cannot judge"]:
-        """FAIL if a check fails, "cannot judge" if none passes, or an essential one could not be
-        judged."""
+        """FAIL if a check fails, "cannot judge" if none passes, or one that counts could not be
+        judged: an essential one, or of a loss that was given."""
         if self.failures:
             return "FAIL"
-        unsure = any(result.name in ESSENTIAL for result in self.of("cannot judge"))
+        unsure = any(result.counts for result in self.of("cannot judge"))
         return "cannot judge" if unsure or not self.of("PASS") else "PASS"
 
     @property
@@ -221,6 +229,7 @@ class Report:
 
     def raise_if_failed(self) -> None:
         """Raises CheckFailed, an AssertionError, unless the verdict is PASS."""
+        __tracebackhide__ = True  # of pytest
         if not self.passed:
             raise CheckFailed(str(self))
 
@@ -279,7 +288,7 @@ class Report:
     @property
     def decisive(self) -> tuple[str, str]:
         """Of what could not be judged the first that counts, and why."""
-        unsure = sorted(self.of("cannot judge"), key=lambda result: result.name not in ESSENTIAL)
+        unsure = sorted(self.of("cannot judge"), key=lambda result: not result.counts)
         first = (*unsure, *self.results)[0]
         return first.name, first.message
 
@@ -307,8 +316,8 @@ class Report:
         for result in self.failures:
             lines.append(Line(result.headline, "FAIL"))
             lines += [Line(f"      {text}", "cause") for text in self.cause_of(result)]
-        for name, why in self.not_judged.items():
-            lines.append(Line(f"?     {name}: {why}", "cannot judge"))
+        for why, names in _gathered(self.not_judged).items():
+            lines.append(Line(f"?     {names}: {why}", "cannot judge"))
         passed = self.of("PASS")
         if passed and not everything:
             lines.append(Line(f"PASS  {', '.join(result.name for result in passed)}", "PASS"))

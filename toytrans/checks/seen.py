@@ -219,7 +219,7 @@ class Seeing(TorchDispatchMode):
             of = mine or other
             if of is not None and of.is_context and _is_merged(of.whole, a, self.rows):
                 self.seen[of.softmax].merged = True
-            is_bare = of is None or math.isclose(of.factor, 1)
+            is_bare = of is None or of.factor > 0.99  # larger ones scale embeddings, not scores
             return Trace(width=a.shape[-1], plain=is_bare, whole=result)
         trace = Trace(
             mine.factor * other.factor * float(named.get("alpha", 1)),

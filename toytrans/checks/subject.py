@@ -202,7 +202,7 @@ class Adapter:
             with self.without_dropout():
                 answer = self.foreign(asked, self.answer, *handed.values(), closed)
         except UserError as error:
-            raise NoAnswer(str(error)) from error
+            raise NoAnswer(str(error)) from error.__cause__  # what the model raised
         same = zip(handed.items(), (src, tgt_in), strict=True)
         self.overwritten |= {name for (name, left), ids in same if not torch.equal(left, ids)}
         logits, pools = logits_of(answer), facts.kind == "encoder"
@@ -269,7 +269,8 @@ class Adapter:
             return None
         if self.given_loss is None:
             raise NotAsked(loss="a loss function")
-        value = self.foreign("the loss function", self.given_loss, logits, tgt_out)
+        asked = "the loss function, given (logits (B, T, V), tgt_out (B, T)),"
+        value = self.foreign(asked, self.given_loss, logits, tgt_out)
         if not isinstance(value, Tensor) or value.numel() != 1:
             raise UserError(
                 f"the loss function gave {_described(value)}; expected a scalar tensor, the mean"

@@ -1,17 +1,17 @@
 """`toytrans check`."""
 
+import textwrap
 import warnings
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
-from rich.padding import Padding
 
 from toytrans.cli.common import newest, warn_of_fault
 from toytrans.cli.explain import print_card
 from toytrans.cli.options import AsJson, Break, Overrides, TrustCode, check_forms
-from toytrans.cli.terminal import Progress, output, plain, print_page
+from toytrans.cli.terminal import Progress, output, plain_lines, print_page
 from toytrans.config.sealed import fault_remark, is_sealed, opened
 from toytrans.errors import UserError, did_you_mean
 from toytrans.files import json_text
@@ -72,8 +72,8 @@ def check(
     that returns a Hugging Face model, or a dict with `model`, `pad_id`,
     `vocabulary_size` and other arguments of `toytrans.check`.
 
-    Exit codes: 0 all checks pass, 1 one fails, 2 pads or the future cannot be
-    judged. One line then says what to give.
+    Exit codes: 0 all checks pass, 1 one fails, 2 pads, the future or a given
+    loss cannot be judged. One line then says what to give.
     """
     if form not in (None, *FORMS):
         raise UserError(f"--format {form}: no such form; {did_you_mean(form, (*FORMS, '--json'))}")
@@ -92,7 +92,7 @@ def check(
         else:
             given, planted = _ours(run, config, overrides or [], fault)
         asked = {name: value for name, value in (("length", length), ("only", only)) if value}
-        report = _checked(given | asked)
+        report = _checked(given | asked, model)
     report = replace(report, subject=model or report.subject)
     if as_json:
         print(json_text(report.to_dict() | {"fault": planted}))
@@ -106,7 +106,7 @@ def check(
         _print(report, planted, everything)
     if report.verdict == "cannot judge":
         name, why = report.decisive
-        raise UserError(_of_build(f"cannot judge {report.subject}: {name}: {why}"))
+        raise UserError(_of_maker(f"cannot judge {report.subject}: {name}: {why}", model))
     if not report.passed:
         raise typer.Exit(1)
 
@@ -173,8 +173,8 @@ def _made_by(name: str) -> dict[str, Any]:
     return given
 
 
-def _checked(given: dict[str, Any]) -> Any:
-    """The report of `check`; what it asks for is a matter of build()."""
+def _checked(given: dict[str, Any], model: str | None) -> Any:
+    """The report of `check`; what it asks for is a matter of the function of --model."""
     from toytrans import check
     from toytrans.checks.adapters.wrapper import MoreThanIds
 
@@ -184,13 +184,16 @@ def _checked(given: dict[str, Any]) -> Any:
         typer.echo(error.wrapper, err=True)
         raise UserError(f"{error.message}. It is printed above") from None
     except UserError as error:
-        raise UserError(_of_build(str(error))) from None
+        raise UserError(_of_maker(str(error), model)) from None
 
 
-def _of_build(message: str) -> str:
+def _of_maker(message: str, model: str | None) -> str:
     """A message that asks for arguments of `check`, with where the command takes them."""
     is_asked = "=..." in message or ("give " in message and "=" in message)
-    return f"{message}; build() gives it in its dict, beside 'model'" if is_asked else message
+    if model is None or not is_asked:
+        return message
+    function = model.rpartition(":")[2]
+    return f"{message}; {function}() returns it in its dict, beside 'model'"
 
 
 def _print(report: "Report", fault: str | None, everything: bool) -> None:
@@ -198,9 +201,10 @@ def _print(report: "Report", fault: str | None, everything: bool) -> None:
     console = output()
     warn_of_fault(fault)
     for line in report.lines(everything):
-        text = line.text.lstrip()
-        indent = len(line.text) - len(text)
-        console.print(Padding(plain(text, STYLES.get(line.style, "")), (0, 0, 0, indent)))
+        text = textwrap.fill(
+            line.text, console.width, subsequent_indent=" " * 6, break_on_hyphens=False
+        )
+        console.print(plain_lines(text), style=STYLES.get(line.style, ""))
     if not is_sealed(fault) and (name := opened(fault)):
         print_card(name)
 

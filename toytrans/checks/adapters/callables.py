@@ -4,6 +4,7 @@ from inspect import Parameter
 from typing import Any, get_args
 
 import torch
+from torch import nn
 
 from toytrans.checks.adapters.wrapper import refuse_more_than_ids
 from toytrans.checks.batch import apart, largest
@@ -25,6 +26,13 @@ def of_callable(
         raise UserError(
             f"check needs {' and '.join(missing)} of a {type(model).__name__}; "
             f"give {' and '.join(f'{name}=...' for name in missing)}"
+        )
+    forward = getattr(type(model), "forward", None)
+    if getattr(forward, "__module__", "") == nn.Transformer.__module__:
+        raise UserError(
+            f"{type(model).__name__} of torch takes vectors, not ids: give "
+            "toytrans.checks.adapters.TorchTransformer(model, source embedding, target embedding, "
+            "output layer), or a module of your own around it"
         )
     refuse_more_than_ids(model, known["pad_id"])
     kinds = [parameter.kind for parameter in arguments(model)]
