@@ -213,7 +213,7 @@ def test_a_thread_trains_and_the_log_gets_what_commands_print(caplog, capfd):
 @pytest.mark.parametrize(
     ("config", "options", "message"),
     [
-        ({"data": {"task": "copi"}}, {}, "config: data.task: found 'copi', .*did you mean copy"),
+        ({"data": {"task": "copi"}}, {}, "config: data.task: found 'copi'; did you mean copy"),
         (3, {}, "a config is a path, a dict or a toytrans.Config, not int"),
         (TINY, {"changes": {3: 1}}, "changes: 3: unknown key"),
         (TINY, {"out": "full"}, "full: not empty and not a run directory, so it is left alone"),
