@@ -75,7 +75,8 @@ def doctor(run: RunArgument = None, trust_code: TrustCode = False, as_json: AsJs
 
 
 def _name(name: str) -> Text:
-    return Text(name.replace("_", " "), "dim")
+    decoded = "free-running " if name == "exact_match" else ""
+    return Text(decoded + name.replace("_", " "), "dim")
 
 
 def _value(name: str, value: Any) -> Text:
