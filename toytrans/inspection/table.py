@@ -9,7 +9,7 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 CLOSED = "·"
-"""A masked cell. The renderer prints "." where the terminal has no Unicode."""
+"""A masked cell. The command line prints "." where the terminal has no Unicode."""
 
 FEATURES, PLACES = 8, 12
 """How many features, and how many positions, are shown of a large tensor."""
@@ -32,7 +32,7 @@ class Table:
     columns, rows: cells as text. A column that starts with "|" summarizes its whole row.
     shape: the shape of the tensor shown, or its shapes before and after broadcasting.
     notes: sentences below the table. A note that starts with "Trap:" names a common mistake.
-    marks: the cells are those of a mask, which the renderer colours.
+    marks: the cells are those of a mask, which a terminal colours.
     """
 
     number: str
