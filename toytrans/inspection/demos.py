@@ -227,7 +227,7 @@ def heads() -> TraceReport:
             "<bos> and <eos>: the id of a symbol is its number + 3.",
         ),
     )
-    memory = memory_tables(tensors, 2, "from ids to heads and back")
+    memory = memory_tables(tensors, "from ids to heads and back")
     tables = [table, *memory, _leaks_of_lists(padding_mask(batch.src), list(shares.values()))]
     return TraceReport(tables, tensors | shares, {"example": "heads", "lengths": list(LENGTHS)})
 

@@ -273,7 +273,7 @@ def report(traced: Trace, row: int, head: int) -> TraceReport:
     notes = f"Traced: {traced.title}.", f"Tables show {which}; --json holds everything."
     checked = list(accounts(traced))
     tables = [replace(pair_table(inspected, row), notes=notes)]
-    tables += memory_tables(traced.tensors, 2, traced.title)
+    tables += memory_tables(traced.tensors, traced.title)
     tables += _values(traced, row, head)
     tables += _account_tables(traced, row, checked, int(tables[-1].number) + 1)
     queries, keys = inspected.ids(traced.name)
@@ -309,9 +309,9 @@ def layout(number: str, name: str, tensors: dict[str, Tensor], *notes: str) -> T
     return Table(number, name, columns, rows, legend=legend, notes=notes)
 
 
-def memory_tables(tensors: dict[str, Tensor], step: int, title: str) -> Iterator[Table]:
-    """The memory layout of all tensors, and what transposing does to a view."""
-    yield layout(str(step), f"In memory: {title}", tensors)
+def memory_tables(tensors: dict[str, Tensor], title: str) -> Iterator[Table]:
+    """Tables 2 and 3: the memory layout of all tensors, and what transposing does to a view."""
+    yield layout("2", f"In memory: {title}", tensors)
     before, after = tensors["transposed"], tensors["context_transposed"]
     *outer, length, width = before.shape
     copied = "So pieces is a contiguous copy; q is its first part, rotated if rotary."
@@ -322,7 +322,7 @@ def memory_tables(tensors: dict[str, Tensor], step: int, title: str) -> Iterator
         *attempt_view("transposed", before, (*outer, length * width), copied),
         *attempt_view("context_transposed", after, tensors["merged"].shape, merged),
     )
-    yield Table(str(step + 1), "Into heads and back", [], [], notes=notes)
+    yield Table("3", "Into heads and back", [], [], notes=notes)
 
 
 def attempt_view(name: str, tensor: Tensor, shape: tuple[int, ...], so: str) -> tuple[str, ...]:
