@@ -40,9 +40,7 @@ if TYPE_CHECKING:
     from toytrans.inspection.shown import InspectedBatch
     from toytrans.inspection.table import Table
     from toytrans.inspection.trace import TraceReport
-
-Pairs = tuple[list[str], list[str]]
-"""Sources and their targets."""
+    from toytrans.inspection.walkthrough import Pairs
 
 DEMOS = ("sdpa", "projections", "heads", "leaks", "scale", "decoding", "gradients")
 SEEDS = 3
@@ -57,7 +55,7 @@ def _batch_of(
     src: list[str] | None = None,
     tgt: list[str] | None = None,
     *,
-    otherwise: Pairs | None = None,
+    otherwise: "Pairs | None" = None,
 ) -> "InspectedBatch":
     """The batch, and the model that reads it: a run's, a config's, or a small fresh one.
 
@@ -100,7 +98,7 @@ def _refuse_words(context: typer.Context, run: Path | None, src: list[str] | Non
 
 def _given_pairs(
     run: Path | None, config: Path | None, src: list[str], tgt: list[str]
-) -> Pairs | None:
+) -> "Pairs | None":
     """The pairs of --src and --tgt. Raises UserError, also for a run beside a config."""
     if config and run:
         raise UserError(f"--config {config} and run {run}: a run has its own config; give one")
