@@ -177,7 +177,7 @@ def test_a_mark_of_byte_order_is_no_part_of_the_first_symbol(run, command, stdin
 def test_what_is_no_run_is_named_with_the_way_to_one(refused):
     Path("runs/notes").mkdir(parents=True)
     for words in (("eval",), ("translate", "1")):
-        says(refused(*words), "runs", "no run", "toytrans train --config")
+        says(refused(*words), "runs", "no run", "toytrans train textbook")
     Path("notes").mkdir()
     shutil.copy("c.yaml", "notes/config.yaml")
     for name in ("eval", "check"):

@@ -309,8 +309,8 @@ def newest_run() -> Path:
         if not sealed:
             return path
     raise UserError(
-        f"{RUNS}: no run here yet; train one with `toytrans train --config FILE`, "
-        "or name a run directory"
+        f"{RUNS}: no run here yet; train one, say `toytrans train textbook`, or name a run "
+        "directory"
     )
 
 
