@@ -27,15 +27,14 @@ import typer.main
 
 from toytrans import user_code
 from toytrans.cli.app import main
-from toytrans.config.names import PadMask, PositionName
+from toytrans.config.names import PositionName
 from toytrans.config.schema import Config
 from toytrans.config.yaml import write_yaml
 from toytrans.inspection.shown import InspectedBatch, batch_of_sequences
 from toytrans.model.backends.cpu import leave_products_to_onednn
 from toytrans.model.build import build
 from toytrans.model.context import AttentionContext
-from toytrans.model.masks import MaskMaker, Masks
-from toytrans.model.positions.base import Distances
+from toytrans.model.masks import MaskMaker
 from toytrans.model.transformer import Transformer
 from toytrans.tokens import Vocabulary
 from toytrans.training.checkpoint import load_checkpoint, saved_steps
@@ -139,23 +138,11 @@ def inspected_of(**model: object) -> InspectedBatch:
     return InspectedBatch(batch, VOCABULARY, made, "test weights")
 
 
-def make_masks(src: torch.Tensor, tgt_in: torch.Tensor, pad_mask: PadMask = "keys") -> Masks:
-    """The three masks of a batch."""
-    return MaskMaker(pad_mask).all(src, tgt_in)
-
-
 def context_with_an_empty_row(bias: bool) -> tuple[AttentionContext, torch.Tensor | None]:
     tgt_in = torch.tensor([[1, 5, 6, 7, 0, 0, 0], [0] * 7])
     mask = MaskMaker().decoder_self(tgt_in)
     assert not mask[1].any(), "the second row of the batch sees nothing"
     return AttentionContext.of(mask, None, torch.float32), torch.randn(1, 3, 7, 7) if bias else None
-
-
-def distances_of(model: Transformer, queries: int, src: torch.Tensor) -> Distances:
-    """From the first target places to those of src (B, S), by anchors that do not count."""
-    distances = model.positions.cross_state(torch.empty(0), src).distances(range(queries))
-    assert distances is not None
-    return distances
 
 
 EXAMPLES = Path(__file__).parent.parent / "configs" / "examples"

@@ -235,7 +235,7 @@ def test_only_the_last_hint_says_what_it_is():
             assert fault is None or CARDS[fault].what in hints[2]
 
 
-def test_what_is_no_exercise_is_refused(folder: Path, command: Command, refused):
+def test_what_is_no_exercise_is_refused(folder: Path, refused):
     assert "no exercise here" in refused("exercise", "check", "no_norm")
     assert "no exercises in it" in refused("exercise", "grade", "exercise-7", "--key", KEY)
     assert "exists already; remove it" in refused("exercise", "new", "--seed", "7")

@@ -6,16 +6,17 @@ from typing import Any
 
 import pytest
 import torch
-from conftest import VOCABULARY, make_masks, model_of
+from conftest import VOCABULARY, model_of
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from toytrans.config.names import PadMask
 from toytrans.errors import UserError
 from toytrans.export.to_huggingface import converted
 from toytrans.inspection.other_libraries import LIBRARIES, convert
 from toytrans.model.attention import Attention
 from toytrans.model.context import AttentionContext
-from toytrans.model.masks import Masks
+from toytrans.model.masks import MaskMaker, Masks
 from toytrans.tokens import PAD_ID
 
 with warnings.catch_warnings():  # it compiles a function while it is imported
@@ -37,6 +38,11 @@ BATCHES = {
     ),
 }
 """src and tgt_in, with pads and with a single token."""
+
+
+def make_masks(src: Tensor, tgt_in: Tensor, pad_mask: PadMask = "keys") -> Masks:
+    """The three masks of a batch."""
+    return MaskMaker(pad_mask).all(src, tgt_in)
 
 
 @pytest.fixture(params=BATCHES)

@@ -117,7 +117,7 @@ def test_memory_that_really_runs_out():
     assert not saved_steps(Path("runs/c"))
 
 
-def test_the_largest_batch_of_a_file_is_found_wherever_it_is(tmp_path):
+def test_the_largest_batch_of_a_file_is_found_wherever_it_is():
     Path("a.tsv").write_text("1 2\t2 1\n" * 6000 + f"{'1 ' * 300}\t2\n" + "2\t1\n" * 3000)
     Path("f.yaml").write_text("data: {files: {train: a.tsv, valid: a.tsv}, batch_tokens: 256}")
     first = 0

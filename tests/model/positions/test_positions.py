@@ -5,7 +5,7 @@ import math
 import pytest
 import torch
 from anchor_formulas import anchored_bias
-from conftest import VOCABULARY, distances_of, model_of
+from conftest import VOCABULARY, model_of
 
 from toytrans.errors import UserError
 from toytrans.model.positions.relative import DistanceBias, for_gradients
@@ -181,7 +181,7 @@ def test_anchored_bias_in_cross_attention():
     attention = model.decoder_layers[0].cross_attention
     with torch.no_grad():
         attention.bias_table.normal_()
-    distances = distances_of(model, 11, src)
+    distances = model.positions.cross_state(torch.empty(0), src).distances(range(11))
     bias = model.positions.bias(attention.bias_table, distances)
     assert bias.shape == (2, 4, 11, 8)
     anchors = ("start", "end", "wrap", "start")
