@@ -45,9 +45,7 @@ def plant(fault: str, model: Seq2Seq) -> None:
     """
     check_fault(fault, model.config)
     if name := opened(fault):
-        transformer = as_transformer(model)
-        transformer.masks = MaskMaker(model.config.pad_mask)
-        FAULTS[name].plant(transformer)
+        FAULTS[name].plant(as_transformer(model))
 
 
 def objective_of(fault: str | None, backward: Backward = "autograd") -> Objective:
