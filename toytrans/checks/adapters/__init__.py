@@ -26,7 +26,7 @@ def adapter_of(model: Any, **given: Any) -> Adapter:
     known = {name: value for name, value in given.items() if value is not None}
     if is_run(model) or isinstance(model, Adapter):
         if known:
-            raise UserError("of a run all is known; give check nothing but length and seed")
+            raise UserError("of a run all is known; give check length, seed, only or skip alone")
         return of_run(model) if is_run(model) else model
     _require_right(known)
     # what the adapter is handed, by its names for them; the rest are facts
