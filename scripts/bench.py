@@ -49,8 +49,7 @@ from toytrans.data.batches import Batch, training_batches
 from toytrans.data.open import open_dataset
 from toytrans.data.pairs import Pairs, pad_rows
 from toytrans.doctor.machine import installed
-from toytrans.export import to_ctranslate2, to_huggingface
-from toytrans.export.shared import Rows, cut
+from toytrans.export import Rows, cut, to_ctranslate2, to_huggingface
 from toytrans.model.decoding import search
 from toytrans.model.transformer import Transformer
 from toytrans.tokens import BOS_ID, EOS_ID, FIRST_SYMBOL_ID, PAD_ID

@@ -20,8 +20,7 @@ from toytrans.config.names import ExportFormat, PositionName
 from toytrans.config.schema import Config
 from toytrans.data.pairs import DataFacts
 from toytrans.errors import UserError
-from toytrans.export import plain
-from toytrans.export.shared import token_names
+from toytrans.export import plain, token_names
 from toytrans.tokens import Vocabulary
 from toytrans.training.run import Run
 
@@ -211,21 +210,6 @@ def test_the_plain_model_needs_no_toytrans(folder: Path) -> None:
         answer.stderr
         == "plain.py: no symbol '5,7'; put blanks between these: 0 1 2 3 4 5 6 7 8 ...\n"
     )
-
-
-def test_transformers_reads_text_and_saves_again(folder: Path) -> None:
-    from transformers import AutoModelForSeq2SeqLM, AutoTokenizer
-
-    path = folder / "reverse_sinusoidal-huggingface"
-    sources = ["5 7 9", "3", "1 1 2 8"]
-    tokenizer = AutoTokenizer.from_pretrained(path)
-    AutoModelForSeq2SeqLM.from_pretrained(path).save_pretrained(folder / "again")
-    model = AutoModelForSeq2SeqLM.from_pretrained(folder / "again")
-    inputs = tokenizer(sources, return_tensors="pt", padding=True)
-    tokens = model.generate(**inputs, max_new_tokens=12)
-    expected = toytrans.load("reverse_sinusoidal").translate(sources)
-    said = tokenizer.batch_decode(tokens, skip_special_tokens=True)
-    assert [text.split()[:12] for text in expected] == [text.split() for text in said]
 
 
 @pytest.mark.parametrize(("tested", "limit"), [([1, 40], 2 * 40 + 10), ([1, 9], 2 * 30 + 10)])

@@ -5,12 +5,14 @@ Each format is a module to_NAME, which has
     decoder(path): decodes with it in its runtime
 """
 
+from collections.abc import Callable
 from importlib import import_module
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import torch
+from torch import Tensor
 
 from toytrans.config.names import ExportFormat
 from toytrans.config.schema import ModelConfig
@@ -18,12 +20,22 @@ from toytrans.config.sealed import fault_remark
 from toytrans.data.pairs import pad_rows
 from toytrans.errors import UserError, how_to_install
 from toytrans.export import plain
-from toytrans.export.shared import PLACES, Decoder, Rows, cut
 from toytrans.files import drafted
 from toytrans.model.decoding import search, token_limits
-from toytrans.tokens import BOS_ID, EOS_ID, FIRST_SYMBOL_ID, PAD_ID
+from toytrans.model.transformer import Transformer
+from toytrans.tokens import BOS_ID, EOS_ID, FIRST_SYMBOL_ID, PAD_ID, SPECIALS, Vocabulary
 from toytrans.training.run import Run
 from toytrans.user_code import shown
+
+Rows = list[list[int]]
+"""Ragged rows of ids."""
+
+Decoder = Callable[[Rows, int], Rows]
+"""Greedy decoding: sources as the encoder reads them, and the most tokens of an answer -> ids with
+EOS, or without it where that many were not enough. What follows EOS is of no account."""
+
+PLACES = 1024
+"""Longest sequence of a format with a table of positions, where the model itself has no limit."""
 
 BATCH = 100
 """Sequences that are decoded together."""
@@ -113,8 +125,32 @@ def decoder_of(name: ExportFormat, path: Path) -> Decoder:
     return lambda src, most: cut(decode(src, most))
 
 
+def cut(rows: Rows) -> Rows:
+    """Rows up to and with EOS."""
+    return [row[: row.index(EOS_ID) + 1] if EOS_ID in row else row for row in rows]
+
+
 def _module(name: ExportFormat) -> Any:
     return import_module(f"{__name__}.to_{name}")
+
+
+# What several formats share ------------------------------------------------------------------
+
+
+def position_table(model: Transformer) -> Tensor:
+    """What positions add to embeddings, in fp32: (PLACES or the model's own limit, D)."""
+    nothing = torch.zeros(1, model.config.max_length or PLACES, model.config.d_model)
+    return model.positions.embed(nothing.to(model.output.weight))[0].detach().float()
+
+
+def token_names(vocabulary: Vocabulary) -> list[str]:
+    """The text of every id. A special one gets more angles where a symbol has its name."""
+    names = []
+    for name in SPECIALS:
+        while name in vocabulary.symbols:
+            name = f"<{name}>"
+        names.append(name)
+    return [*names, *vocabulary.symbols]
 
 
 # Comparing -----------------------------------------------------------------------------------

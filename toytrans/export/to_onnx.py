@@ -18,8 +18,8 @@ import torch
 from torch import Tensor, nn
 
 from toytrans.data.pairs import pad_rows
+from toytrans.export import Decoder, Rows
 from toytrans.export.plain import PlainTransformer
-from toytrans.export.shared import Decoder, Rows
 from toytrans.export.to_safetensors import about, weights_of
 from toytrans.tokens import BOS_ID, EOS_ID
 from toytrans.training.run import Run

@@ -9,8 +9,7 @@ from torch import Tensor
 
 from toytrans import __version__
 from toytrans.data.pairs import pad_rows
-from toytrans.export import plain
-from toytrans.export.shared import Decoder, Rows
+from toytrans.export import Decoder, Rows, plain
 from toytrans.training.run import Run
 
 
