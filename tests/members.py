@@ -7,7 +7,12 @@ from typing import Any
 from conftest import config_of
 
 from toytrans.sweeps.groups import Member
-from toytrans.sweeps.measure import TEST, Eval, Numbers, Result, SpanNumbers, of_lengths
+from toytrans.sweeps.measure import OF_RUN, Result, Row, of_lengths
+
+OF_PAIRS = (
+    *("exact_match_free_running", "exact_match_teacher_forced"),
+    *("token_accuracy_free_running", "token_accuracy_teacher_forced", "loss"),
+)
 
 
 def member(
@@ -25,20 +30,19 @@ def member(
     run = Path(f"run-{seed}")
     if problem:
         return Member(run, config, problem=problem)
-    parts = {"all": value, "in_range": value} | ({} if beyond is None else {"beyond": beyond})
-    result = Result(
-        measure=of_lengths((1, 6), None),
-        train_length=(1, 6),
-        parts={part: Numbers(**_numbers(share, difference)) for part, share in parts.items()},
-        spans=[
-            SpanNumbers(shortest=n, longest=n, part="in_range", **_numbers(share, difference))
-            for n, share in (curve or {1: value}).items()
-        ],
+    places = [("all", None, value), ("in_range", None, value)]
+    places += [("beyond", None, beyond)] if beyond is not None else []
+    places += [("in_range", length, share) for length, share in (curve or {1: value}).items()]
+    rows = [Row("", None, None, metric, 9, None) for metric in OF_RUN]
+    rows += [Row(part, n, n, m, share, 10) for part, n, share in places for m in OF_PAIRS]
+    return Member(
+        run,
+        config,
+        Result(
+            measure=of_lengths((1, 6), None),
+            of_files=False,
+            train_length=(1, 6),
+            difference=difference,
+            rows=rows,
+        ),
     )
-    return Member(run, config, Eval(steps=9, seconds=1.0, parameters=5, measures={TEST: result}))
-
-
-def _numbers(value: float, difference: float) -> dict[str, Any]:
-    shares = ("exact_match", "forced_exact_match", "token_accuracy", "free_token_accuracy")
-    more = {"examples": 10, "decoded": 10, "loss": 1.0, "exact_match_difference": difference}
-    return dict.fromkeys(shares, value) | more

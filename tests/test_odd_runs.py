@@ -82,7 +82,7 @@ def test_an_odd_result_of_a_sweep_ends_in_no_traceback(one: Path, command: Comma
     result = json.loads(of_sweep.read_text())
     (name,) = result["measures"]
     for value in ("null", '"text"', "-1", "1e999", "true", "[]"):
-        for key in ("measure", "parts", "spans", "train_length"):
+        for key in ("measure", "rows", "train_length"):
             odd = result["measures"][name] | {key: "VALUE"}
             text = json.dumps(result | {"measures": {name: odd}}).replace('"VALUE"', value)
             Path("whole/eval.json").write_text(text)

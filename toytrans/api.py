@@ -21,8 +21,8 @@ from toytrans.evaluation import Scores
 from toytrans.model.initialisation import count_parameters
 from toytrans.sweeps import comparison
 from toytrans.sweeps.measure import of_lengths
+from toytrans.sweeps.pool import check_ray
 from toytrans.sweeps.sweep import SWEEPS, plan, write
-from toytrans.sweeps.trials import check_ray
 from toytrans.training import run as training_run
 from toytrans.training.devices import tuned
 from toytrans.training.measured import measure
@@ -245,14 +245,13 @@ def sweep(
     examples: int | None = None,
     jobs: int | None = None,
     on: Literal["local", "ray"] = "local",
-    gpu_share: float | None = None,
 ) -> Comparison:
     """Train every combination of values with every seed, and compare them. Raises UserError.
 
     out: the folder of the runs; None = runs/sweeps/ and the name of the file or task. seeds: None =
     that of the config. grid: the values of each key, say {"model.positions": ["rotary", "alibi"]}.
     lengths, examples: what is measured, as in `Run.evaluate`. jobs: runs at once; None = one a
-    core. on: this machine or a Ray cluster. gpu_share: of a run, with Ray.
+    core. on: this machine or a Ray cluster.
 
     The same call goes on where it was stopped. Ctrl-C lets every training save. Each run has a
     process of its own. A run that fails stops no other; see `Comparison.problems`.
@@ -285,16 +284,10 @@ def sweep(
     )
     for sentence in planned.beginning():
         logger.info(sentence)
-    internal = []
-    with contextlib.closing(planned.train(jobs, on, gpu_share)) as rounds:
+    with contextlib.closing(planned.train(jobs, on)) as rounds:
         for trial, failure in chain.from_iterable(rounds):
             logger.info("%s: %s", trial.path, failure.reason if failure else "done")
-            if failure and failure.traceback:
-                internal.append(f"{trial.path}: {failure.reason}\n{failure.traceback}")
-    compared = write(planned)
-    if internal:
-        raise RuntimeError(internal[0])
-    return Comparison(**vars(compared))
+    return Comparison(**vars(write(planned)))
 
 
 # What is given ---------------------------------------------------------------------------------

@@ -21,7 +21,7 @@ from toytrans.model.decoding import search
 from toytrans.model.own import OwnModel
 from toytrans.model.seq2seq import Seq2Seq
 from toytrans.model.transformer import Transformer
-from toytrans.sweeps import trials
+from toytrans.sweeps import trial
 from toytrans.tokens import BOS_ID, EOS_ID
 
 EXAMPLES = Path(__file__).parent.parent.parent / "docs" / "examples"
@@ -255,7 +255,7 @@ def test_what_code_raises_on_the_way_names_the_line(
     assert done.code == 2 and done.err.endswith(f"toytrans: your code: {words} (x.py:4)\n")
 
     config = load_config(here / "c.yaml", [change])
-    failure = trials.run(trials.Trial(here / "r", config, {}))
+    failure = trial.run(trial.Trial(here / "r", config, {}))
     assert failure is not None and failure.reason == f"your code: {words} (x.py:4)"
 
 

@@ -142,17 +142,6 @@ def test_a_plot_can_be_read_out_and_printed(opened) -> None:
         assert box["x"] >= 0 and box["x"] + box["width"] <= 718
 
 
-def test_a_wide_table_of_runs_keeps_their_names_in_view(opened) -> None:
-    page = opened("several.html")
-    page.set_viewport_size({"width": 1000, "height": 800})
-    table = page.locator("table.sortable")
-    assert table.locator("thead").bounding_box()["height"] < 80, "three lines"
-    page.locator(".scroll:has(.sortable)").evaluate("box => box.scrollLeft = 10_000")
-    assert table.locator("tbody td").first.bounding_box()["x"] >= 0
-    box = table.locator("th").last.bounding_box()
-    assert box["x"] + box["width"] <= 1000
-
-
 def test_a_page_is_whole_and_asks_for_nothing(folder: Path) -> None:
     text = (folder / "one.html").read_text()
     assert len(text.encode()) < 2**20

@@ -43,7 +43,7 @@ ATTACKED = {
     "sweep": ("sweep", "tiny.yaml", "--seeds", "0:1", *ENDLESS),
     "eval": ("eval", "run", "--decode", "100"),
     "check": ("check", "run"),
-    "board": ("board", "sockeye", "--quick"),
+    "board": ("board", "sockeye"),
     "translate": ("translate", "run"),
     "doctor": ("doctor",),
 }
@@ -149,7 +149,7 @@ COMMANDS = (
     "train tiny.yaml --out run --resume --set train.max_steps=25",
     *("eval run", "translate run 1", "check run", "check --config tiny.yaml", "doctor"),
     *("doctor run", "inspect-masks run", "trace", "attention run 1", "demo gradients"),
-    *("board", "board sockeye copy --quick", "sweep tiny.yaml --seeds 0:0", "runs"),
+    *("board", "sweep tiny.yaml --seeds 0:0", "runs"),
 )
 
 

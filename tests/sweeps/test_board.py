@@ -15,9 +15,9 @@ import pytest
 from conftest import ROOT, Command
 
 from toytrans.sweeps import board as boards
-from toytrans.sweeps import trials
+from toytrans.sweeps import trial
 from toytrans.sweeps.board import board_names, config_of, load_board, plan_board
-from toytrans.sweeps.trials import by_names
+from toytrans.sweeps.trial import by_names
 
 NAMES = ["chomsky", "joeynmt", "ontanon", "scan", "sockeye", "t2t"]
 SCAN_FILES = [f"tasks_{x}_{name}.txt" for x in ("train", "test") for name in ("simple", "length")]
@@ -32,8 +32,6 @@ config:
   train: {max_steps: 30}
 control:
   model: {positions: sinusoidal}
-quick:
-  train: {max_steps: 20}
 tasks:
   copy:
     config: {data: {task: copy}}
@@ -72,7 +70,7 @@ def rows_of(name: str) -> list[dict]:
 @pytest.mark.parametrize("name", NAMES)
 def test_every_board_trains_one_model_beside_a_sinusoidal_one(name, scan_files):
     assert name in board_names()
-    board, trials = load_board(name), plan_board(name, files=scan_files).trials
+    board, trials = load_board(name), plan_board(name, scan_files).trials
     assert len(trials) == len({each.path for each in trials}) == 10 * len(board.tasks)
     ours = [each.config for each in trials if each.about["config"] == "ours"]
     assert len({config.model.model_dump_json() for config in ours}) == 1, "one model for all tasks"
@@ -87,10 +85,6 @@ def test_every_board_trains_one_model_beside_a_sinusoidal_one(name, scan_files):
         assert (measure.pairs is None) == (measure.lengths is None), "all of a file"
         assert measure.pairs is None or measure.pairs >= 4
     assert {each.config.seed for each in trials} == {0, 1, 2, 3, 4}
-    quick = plan_board(name, quick=True, files=scan_files).trials
-    assert {each.config.seed for each in quick} == {0}
-    assert max(each.config.train.max_steps for each in quick) <= 200
-    assert not {each.path for each in quick} & {each.path for each in trials}
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -101,14 +95,14 @@ def test_kept_results_are_those_of_the_board_as_it_is(name, scan_files):
     found = {(r["task"], r["config"], r["seed"], r["measure"]): r["pairs"] for r in whole}
     wanted = {
         (*each.about.values(), each.config.seed, key): measure.pairs
-        for each in plan_board(name, files=scan_files).trials
+        for each in plan_board(name, scan_files).trials
         for key, measure in each.measures.items()
     }
     assert found.keys() == wanted.keys() and len(found) == len(whole)
     assert all(pairs is None or found[key] == pairs for key, pairs in wanted.items())
     for label, saved in kept["configs"].items():
         task, kind = label.split(", ")
-        now = by_names(config_of(board, task, kind, 0, quick=False, files=scan_files))
+        now = by_names(config_of(board, task, kind, 0, scan_files))
         for section in ("data", "model", "train"):
             shared = saved[section].keys() & now[section].keys()
             shared -= {key for key in shared if ".py:" in str(now[section][key])}  # was built in
@@ -141,10 +135,10 @@ def test_files_count_by_their_contents_wherever_they_lie(scan_files):
     other.mkdir()
     for name in SCAN_FILES:
         (other / name).write_bytes((scan_files / name).read_bytes())
-    here, there = (plan_board("scan", files=folder).trials[0] for folder in (scan_files, other))
+    here, there = (plan_board("scan", folder).trials[0] for folder in (scan_files, other))
     assert here.path == there.path
     (other / "tasks_train_simple.txt").write_text("IN: run OUT: I_RUN\n")
-    assert here.path != plan_board("scan", files=other).trials[0].path
+    assert here.path != plan_board("scan", other).trials[0].path
 
 
 def test_boards_tasks_and_files_that_are_not_there_are_refused(tiny, command: Command, refused):
@@ -173,40 +167,46 @@ def test_a_board_trains_writes_its_table_and_is_not_trained_twice(tiny, command:
         mine = [r for r in rows if (r["config"], r["measure"], r["metric"], r["part"]) == wanted]
         return [(float(row["value"]), row["pairs"]) for row in mine]
 
-    ours, control, somebody = measures["short"]
-    assert (ours["steps"], ours["pairs"], somebody["values"]) == (30, 60, [0.25])
-    assert ours["values"] == [v for v, _ in values("ours", "short", "exact_match_free_running")]
-    losses = values("control", "short", "loss")
-    perplexities = measures["perplexity"][1]["values"]
-    assert perplexities == pytest.approx([math.exp(loss) for loss, _ in losses])
+    def printed(measure: str) -> list[list[float]]:
+        groups = measures[measure]["groups"]
+        return [[run["values"]["all"] for run in each["runs"]] for each in groups]
+
+    assert measures["short"]["measure"]["published"] == {"somebody": 0.25}
+    assert printed("short")[0] == [
+        v for v, _ in values("ours", "short", "exact_match_free_running")
+    ]
+    losses = [math.exp(loss) for loss, _ in values("control", "short", "loss")]
+    assert printed("perplexity")[1] == pytest.approx(losses)
     long = values("control", "long", "token_accuracy_free_running")
-    assert measures["long"][1]["values"] == [v for v, _ in long] and long[0][1] == "2"
+    assert printed("long")[1] == [v for v, _ in long] and long[0][1] == "2"
     assert values("control", "long", "loss")[0][1] == "5"
-    assert len(measures["ours alone"]) == 1 and not values("control", "ours alone", "loss")
+    assert len(printed("ours alone")) == 1 and not values("control", "ours alone", "loss")
     again = command("board", "tiny")
     assert "all are finished" in again.err
-    assert "copy, lengths 1 to 4: free-running exact match (aim 0.5)" in again.out
-    assert again.out.count("toytrans, anchored") == 4 and "somebody" in again.out
+    assert (
+        "copy: free-running exact match, all: test pairs of lengths 1 to 4 (aim 0.5)" in again.out
+    )
+    lines = [line.split() for line in again.out.splitlines()]
+    assert [line[1] for line in lines if line[:1] == ["ours"]] == ["2"] * 4, "runs"
+    assert "published: somebody 0.250" in again.out
     (run, *_) = folder.glob("copy-ours-s0-*")
-    found = json.loads((run / "eval.json").read_text())
+    found = json.loads((run / "eval.json").read_text())["measures"]
     (run / "eval.json").unlink()
-    assert "goes on: copy ours seed 0 from step 30" in command("board", "tiny").err
-    assert json.loads((run / "eval.json").read_text()) == found, "measured to the same numbers"
     (tiny / "tiny.yaml").write_text(TINY.replace("pairs: 10, decode: 2", "pairs: 20, decode: 3"))
-    assert command("board", "tiny").code == 0
+    assert "copy ours seed 0 from step 30" in command("board", "tiny").err
     changed = json.loads((run / "eval.json").read_text())["measures"]
-    assert changed["long"]["parts"]["all"]["examples"] == 20
-    assert changed["short"] == found["measures"]["short"]
+    assert changed["short"] == found["short"], "measured to the same numbers"
+    assert changed["long"]["rows"] != found["long"]["rows"]
 
 
 def test_some_tasks_of_a_board_leave_the_numbers_of_the_others(tiny, command: Command, monkeypatch):
     monkeypatch.setattr(boards, "SEEDS", (0,))
     sweep = plan_board("tiny")
-    assert [trials.run(each) for each in sweep.trials] == [None, None]
+    assert [trial.run(each) for each in sweep.trials] == [None, None]
     (sweep.folder / "sweep.json").write_text('{"made": {}}')
     (tiny / "tiny.yaml").write_text(BOTH)
     answer = command("board", "tiny", "reverse")
-    assert answer.code == 0 and "\nreverse, " in answer.out and "\ncopy, " not in answer.out
+    assert answer.code == 0 and "\nreverse: " in answer.out and "\ncopy: " not in answer.out
     table = json.loads((tiny / "runs/boards/tiny/table.json").read_text())
     assert {row[table["columns"].index("task")] for row in table["rows"]} == {"copy", "reverse"}
 
@@ -215,14 +215,14 @@ def test_some_tasks_of_a_board_leave_the_numbers_of_the_others(tiny, command: Co
 def test_a_stopped_board_saves_and_goes_on(tiny, command: Command, number):
     """However it ends: what it has started ends with it. Nothing of where it runs is imported."""
     (tiny / "multiprocessing.py").write_text("open('imported', 'a')")
-    (tiny / "tiny.yaml").write_text(TINY.replace("max_steps: 20", "max_steps: 3000"))
+    (tiny / "tiny.yaml").write_text(TINY.replace("max_steps: 30", "max_steps: 3000"))
     (tiny / "run.py").write_text(
         "from pathlib import Path\nfrom toytrans.sweeps import board\n"
         f"board.FOLDER = Path({str(tiny)!r})\n"
         "from toytrans.cli.app import main\n"
         "if __name__ == '__main__': main()\n"
     )
-    line = [sys.executable, "-P", "run.py", "board", "tiny", "--quick"]
+    line = [sys.executable, "-P", "run.py", "board", "tiny"]
 
     def heed_hangups() -> None:  # the tests may run under nohup
         signal.signal(signal.SIGHUP, signal.SIG_DFL)
@@ -230,7 +230,7 @@ def test_a_stopped_board_saves_and_goes_on(tiny, command: Command, number):
     with subprocess.Popen(
         line, cwd=tiny, stderr=subprocess.PIPE, text=True, preexec_fn=heed_hangups
     ) as process:
-        ours = plan_board("tiny", quick=True).trials[0]
+        ours = plan_board("tiny").trials[0]
         for _ in range(600):
             if ours.share_done() > 0:
                 break
@@ -239,11 +239,4 @@ def test_a_stopped_board_saves_and_goes_on(tiny, command: Command, number):
         process.communicate(timeout=60)  # to the end of all that have its standard error
         assert process.returncode == (129 if number == signal.SIGHUP else -number)
     assert not (tiny / "imported").exists()
-    assert ours.eval() is None and ours.saved_step() >= 10, "the training has saved"
-    (tiny / "multiprocessing.py").unlink()
-    (tiny / "tiny.yaml").write_text(TINY)
-    out = command("board", "tiny", "--quick").out
-    assert "Quick: one seed, few steps, few pairs." in out
-    lines = out[out.index("copy, lengths 1 to 4: free-running exact match") :].splitlines()
-    assert lines[2].split()[:2] == ["toytrans,", "anchored"]
-    assert lines[2].split()[3:] == ["20", "50"] and lines[4].split() == ["somebody", "0.250"]
+    assert not ours.results() and ours.saved_step() >= 10, "the training has saved"

@@ -3,10 +3,9 @@
 import math
 
 import pytest
-from conftest import config_of
 from members import member
 
-from toytrans.sweeps.groups import differing_keys, group, pairs
+from toytrans.sweeps.groups import group, pairs_of
 from toytrans.sweeps.intervals import t_975
 
 ROTARY, ALIBI = {"model": {"positions": "rotary"}}, {"model": {"positions": "alibi"}}
@@ -29,18 +28,22 @@ def test_a_run_in_trouble_is_in_its_group_and_not_in_its_mean():
     assert alone.summary() is None and alone.curve() == {}
 
 
-def test_keys_that_follow_from_others_set_nothing_apart():
-    anchored, rotary = config_of(model={"positions": "anchored"}), config_of(**ROTARY)
-    assert anchored.model.score_cap != rotary.model.score_cap, "it follows from positions"
-    assert differing_keys([anchored, rotary]) == ["model.positions"]
-    longer = config_of(data={"train_length": [1, 9]}, **ROTARY)
-    assert longer.data.test_length != rotary.data.test_length
-    assert differing_keys([rotary, longer]) == ["data.train_length"]
-    stated = config_of(data={"test_length": [1, 99]}, **ROTARY)
-    assert differing_keys([rotary, stated]) == ["data.test_length"]
-    capped = config_of(model={"positions": "anchored", "score_cap": 5.0})
-    assert differing_keys([anchored, rotary, capped]) == ["model.positions", "model.score_cap"]
-    assert differing_keys([anchored]) == [] == differing_keys([])
+@pytest.mark.parametrize(
+    ("sections", "keys"),
+    [
+        ([{"model": {"positions": "anchored"}}, ROTARY], ["model.positions"]),  # and its score_cap
+        ([ROTARY, ROTARY | {"data": {"train_length": [1, 9]}}], ["data.train_length"]),
+        ([ROTARY, ROTARY | {"data": {"test_length": [1, 99]}}], ["data.test_length"]),
+        (
+            [ROTARY, {"model": {"positions": "anchored", "score_cap": 5.0}}, ALIBI],
+            ["model.positions", "model.score_cap"],
+        ),
+        ([ROTARY], []),
+    ],
+)
+def test_keys_that_follow_from_others_set_nothing_apart(sections, keys):
+    groups = group([member(0.1, **each) for each in sections])
+    assert [list(each.differs) for each in groups] == [keys] * len(sections)
 
 
 def test_names_of_groups():
@@ -56,12 +59,12 @@ def test_pairs_are_of_equal_seeds_alone():
         [member(v, seed, **ROTARY) for seed, v in enumerate([0.5, 0.6, 0.7, 0.7])]
         + [member(v, seed, **ALIBI) for seed, v in ((1, 0.5), (2, 0.8), (3, 0.7), (9, 0.0))]
     )
-    ((*both, difference, counts),) = pairs([first, second])
-    assert both == [first, second] and counts == {"ahead": 1, "behind": 1, "level": 1}
+    ((*both, difference, ahead, behind, level),) = pairs_of([first, second])
+    assert both == [first, second] and (ahead, behind, level) == (1, 1, 1)
     assert (difference.runs, difference.mean) == (3, pytest.approx(0.0, abs=1e-9))
     assert difference.low == pytest.approx(-t_975(2) * 0.1 / math.sqrt(3))
     lonely = group([member(0.1, 77, **ROTARY)])[0]
-    assert not list(pairs([lonely, second]))
+    assert not list(pairs_of([lonely, second]))
 
 
 def test_a_curve_is_over_the_runs_that_have_such_pairs():

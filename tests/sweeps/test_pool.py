@@ -15,7 +15,7 @@ from conftest import Command, tiny_yaml
 from safetensors.torch import load_file
 
 from toytrans.config.load import load_config
-from toytrans.sweeps import trials
+from toytrans.sweeps import pool, trial
 from toytrans.sweeps.sweep import Sweep, plan
 from toytrans.training import devices
 from toytrans.training.folder import locked_folder
@@ -64,47 +64,28 @@ def test_a_process_that_is_killed_fails_alone(here: Path, monkeypatch):
     Path("c.yaml").write_text(Path("c.yaml").read_text().replace("max_steps: 6", "max_steps: 9999"))
     lost, doomed = planned(seeds=range(2)).trials
     failures = {}
-    for ended in trials.run_here([lost, doomed], 1):
+    for ended in pool.run_here([lost, doomed], 1):
         if doomed.share_done() > 0:
             for process in multiprocessing.active_children():
                 process.kill()
-        failures |= {trial.path: failure for trial, failure in ended}
+        failures |= {each.path: failure for each, failure in ended}
     assert "no process could be started" in failures[lost.path].reason
-    assert "killed by signal 9 (out of memory?)" in failures[doomed.path].reason
+    assert "exit code -9 (killed; out of memory?)" in failures[doomed.path].reason
     for each in (lost, doomed):
-        assert trials.read_failure(each.path) == failures[each.path] and not each.is_done()
+        assert trial.read_failure(each.path) == failures[each.path] and not each.is_done()
 
 
-def at_once(command: Command, monkeypatch: pytest.MonkeyPatch, *words: str) -> tuple[int, str]:
-    """How many processes a sweep would run at once, and what it says."""
-    asked = []
-
-    def run_here(trials, number):
-        asked.append(number)
-        return (each for each in ())
-
-    monkeypatch.setattr("toytrans.sweeps.sweep.run_here", run_here)
-    answer = command("sweep", "c.yaml", "--seeds", "0:9", *words)
-    return asked[0], answer.err
-
-
-def test_no_more_runs_at_once_than_cores(here: Path, command: Command, monkeypatch):
-    cores = len(os.sched_getaffinity(0))
-    number, said = at_once(command, monkeypatch, "--jobs", "10000")
-    assert number == cores and f"--jobs 10000: {cores} at once, one a core\n" in said
-    number, said = at_once(command, monkeypatch, "--jobs", "1")
-    assert number == 1 and "--jobs" not in said
-
-
-@pytest.mark.parametrize("grid", ["device=cpu,cuda", "device=cuda,cpu", "device=cuda"])
-def test_one_run_at_once_where_any_is_on_a_gpu(grid, here: Path, command: Command, monkeypatch):
+def test_as_many_processes_as_asked_and_one_a_core_at_most(here: Path, monkeypatch):
+    """One in all where any run is on a GPU."""
     choose = lambda name, *_: torch.device(name)  # noqa: E731  # as if there were a GPU
     monkeypatch.setattr(devices, "choose_device", choose)
     monkeypatch.setattr("toytrans.sweeps.sweep.choose_device", choose)
-    monkeypatch.setattr(trials, "usable_cores", lambda: 8)
-    assert at_once(command, monkeypatch, "--set", grid)[0] == 1
-    assert at_once(command, monkeypatch, "--jobs", "3", "--set", grid)[0] == 3
-    assert at_once(command, monkeypatch, "--set", "device=cpu")[0] == 8
+    monkeypatch.setattr(pool, "usable_cores", lambda: 8)
+    for grid in ("device=cpu,cuda", "device=cuda,cpu", "device=cuda"):
+        trials = planned(grid, seeds=range(10)).trials
+        assert [pool.processes_for(trials, asked) for asked in (None, 3, 99)] == [1, 3, 8]
+    trials = planned("device=cpu", seeds=range(10)).trials
+    assert [pool.processes_for(trials, asked) for asked in (None, 3, 99)] == [8, 3, 8]
 
 
 def test_data_files_are_read_once_however_many_trials(here: Path, monkeypatch):
@@ -129,14 +110,14 @@ def test_data_files_are_read_once_however_many_trials(here: Path, monkeypatch):
 def test_a_training_that_still_saves_is_waited_for(here: Path, monkeypatch):
     """As after a kill of the parent alone: its processes save, and only then leave."""
     (each,) = planned().trials
-    monkeypatch.setattr(trials, "SECONDS_FOR_LOCK", 0.3)
+    monkeypatch.setattr(trial, "SECONDS_FOR_LOCK", 0.3)
     each.path.mkdir(parents=True)
     with locked_folder(each.path):
         began = time.monotonic()
-        failure = trials.run(each)
+        failure = trial.run(each)
         assert time.monotonic() - began >= 0.3
     assert failure is not None and "another training is writing here" in failure.reason
-    assert trials.run(each) is None and each.eval() is not None
+    assert trial.run(each) is None and each.results()
 
 
 def test_a_sweep_on_ray_ends_like_one_on_this_machine(here: Path, command: Command):

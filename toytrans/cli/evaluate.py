@@ -80,21 +80,20 @@ def evaluate(
 
     from toytrans.sweeps.comparison import Comparison, compare
     from toytrans.sweeps.groups import Member, group
-    from toytrans.sweeps.measure import Eval, Measure, eval_of, of_lengths, result_of
-    from toytrans.sweeps.picture import draw
+    from toytrans.sweeps.measure import Measure, Result, of_lengths, result_of
     from toytrans.training.measured import measure
     from toytrans.training.run import RunFolder, is_run
 
     scores: dict[Path, Scores] = {}
     files = (pairs[0], pairs[1]) if pairs and len(pairs) == 2 else pairs[0] if pairs else None
 
-    def take(path: Path, wanted: Measure) -> Eval:
+    def take(path: Path, wanted: Measure) -> Result:
         run = open_run(path, checkpoint, device)
         with _followed(path) as follow:
             selection = wanted.selection()
             found = measure(run, files or split, selection, wanted.decode, beam, follow)
         scores[path] = found
-        return eval_of(run, test=result_of(found, wanted))
+        return result_of(run, found, wanted)
 
     named = list({os.path.abspath(path): path for path in paths or [newest()]}.values())
     run = named[0] if len(named) == 1 and is_run(named[0]) else None
@@ -117,7 +116,7 @@ def evaluate(
         write_new("--csv", csv, to_bytes(csv_text(compared.table())))
         note(f"wrote {csv}")
     if plot is not None:
-        write_new("--plot", plot, draw(compared, "", plot.suffix[1:].lower()))
+        write_new("--plot", plot, compared.picture("", plot.suffix[1:].lower()))
         note(f"wrote {plot}")
     if as_json:
         print(json_text(scores[run].to_dict() if run else compared.to_dict()))

@@ -100,17 +100,9 @@ def print_scores(title: str, scores: "Scores") -> None:
 
 
 def print_comparison(compared: "Comparison") -> None:
-    """Several runs: what the letters of groups stand for, the tables, and what they cannot say."""
-
-    def say(text: str, style: str = "") -> None:
-        """On a line of its own: a title of a narrow table would be folded."""
-        output().print(plain(text), style=style, soft_wrap=True)
-
-    for text in compared.legend():
-        say(text)
+    """The tables of several runs, and the lines about them."""
     for shown in compared.tables():
-        say(shown.title, "bold")
+        # on a line of its own: a title of a narrow table would be folded
+        output().print(plain(shown.title), style="bold" if shown.rows else "", soft_wrap=True)
         if shown.rows:
             print_table(shown.names, shown.numbers, shown.rows, shown.last, pad_edge=True)
-    for text in compared.remarks():
-        say(text)

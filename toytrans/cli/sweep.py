@@ -4,7 +4,6 @@ import contextlib
 import sys
 from collections.abc import Callable
 from pathlib import Path
-from statistics import fmean
 from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
@@ -19,8 +18,9 @@ from toytrans.training.signals import collect_signals, exit_if_signalled
 
 if TYPE_CHECKING:
     from toytrans.sweeps.board import Board
+    from toytrans.sweeps.comparison import Comparison
     from toytrans.sweeps.sweep import Sweep
-    from toytrans.sweeps.trials import Failure, Trial
+    from toytrans.sweeps.trial import Failure, Trial
 
 
 def sweep(
@@ -45,10 +45,6 @@ def sweep(
     on: Annotated[
         Literal["local", "ray"], typer.Option(help="This machine, or a Ray cluster.")
     ] = "local",
-    gpu_share: Annotated[
-        float | None,
-        typer.Option(min=0.01, max=1, help="Share of a GPU for a run, with --on ray. Default: 1."),
-    ] = None,
     out: Annotated[
         Path | None,
         typer.Option(metavar="DIR", help="Folder. Default: runs/sweeps/ and the config's name."),
@@ -64,12 +60,10 @@ def sweep(
         raise UserError("no config; name one, say `toytrans sweep reverse`")
     ends = span_of("--seeds", seeds, "0:9")
     span = span_of("--lengths", lengths, "1:400")
-    if gpu_share is not None and on != "ray":
-        raise UserError("--gpu-share: a run on this machine has the whole GPU; add --on ray")
     from toytrans.figures import check_matplotlib
     from toytrans.sweeps.measure import of_lengths
+    from toytrans.sweeps.pool import check_ray
     from toytrans.sweeps.sweep import SWEEPS, plan, write
-    from toytrans.sweeps.trials import check_ray, processes_for
 
     if on == "ray":
         check_ray()
@@ -81,9 +75,7 @@ def sweep(
         of_lengths(span, examples),
         here=on == "local",
     )
-    if on == "local" and jobs and jobs > (at_once := processes_for(planned.trials, jobs)):
-        note(f"--jobs {jobs}: {at_once} at once, one a core")
-    failures = _follow(planned, _numbers, jobs, on, gpu_share)
+    _follow(planned, _numbers, jobs, on)
     compared = write(planned, metric)
     for written in compared.files:
         note(f"written: {written}")
@@ -92,23 +84,21 @@ def sweep(
     except UserError as error:
         note(f"no picture: {error}")
     print_comparison(compared)
-    _raise_internal(failures)
     if any(trial.path in compared.problems for trial in planned.trials):
         raise typer.Exit(1)
 
 
 def _numbers(trial: "Trial") -> str:
     """The numbers of a run that has ended."""
+    from toytrans.evaluation import PARTS
     from toytrans.sweeps.groups import Member
-    from toytrans.sweeps.measure import PARTS
+    from toytrans.sweeps.measure import TEST
 
-    member = Member(trial.path, trial.config, trial.eval())
-    if member.eval is None or member.result is None:
-        return "no numbers"
-    values = {part: member.value("exact_match", part) for part in PARTS if part != "all"}
-    matches = (f"{PARTS[part]} {share(v)}" for part, v in values.items() if v is not None)
-    what = f"{member.result.measure.decoding} exact match: {', '.join(matches)}"
-    return f"{what} ({member.eval.seconds:.0f} s)"
+    member = Member(trial.path, trial.config, trial.results()[TEST])
+    values = {part: member.value("exact_match", part) for part in PARTS}
+    matches = ", ".join(f"{PARTS[p]} {share(v)}" for p, v in values.items() if v is not None)
+    seconds = member.value("seconds")
+    return f"{trial.measures[TEST].decoding} exact match: {matches} ({seconds:.0f} s)"
 
 
 def board(
@@ -116,21 +106,13 @@ def board(
     tasks: Annotated[
         list[str] | None, typer.Argument(metavar="TASK", help="Tasks of the board. Default: all.")
     ] = None,
-    quick: Annotated[bool, typer.Option("--quick", help="One seed, few steps, few pairs.")] = False,
     data: Annotated[
         Path | None, typer.Option(help="Folder with the data files of the board.")
     ] = None,
     as_json: AsJson = False,
 ) -> None:
     """Train published tasks, and compare with their numbers."""
-    from toytrans.sweeps.board import (
-        board_names,
-        lines_of,
-        load_board,
-        of_tasks,
-        plan_board,
-        write_board,
-    )
+    from toytrans.sweeps.board import board_names, load_board, measured, plan_board, write_board
 
     if name is None:
         boards = {name: load_board(name) for name in board_names()}
@@ -140,27 +122,23 @@ def board(
             rows = [(name, ", ".join(each.tasks), each.source) for name, each in boards.items()]
             print_table(("board", "tasks", "from"), (), rows, box=None)
         return
-    chosen = load_board(name)
-    whole = plan_board(name, quick=quick, files=data)
-    asked = of_tasks(whole, name, tasks) if tasks else whole
-    failures = _follow(asked, lambda trial: "measured")
+    chosen, whole = load_board(name), plan_board(name, data)
+    failures = _follow(plan_board(name, data, tasks or ()), lambda trial: "measured")
     for path in write_board(chosen, whole):
         note(f"written: {path}")
+    found = [each for each in measured(chosen, whole) if not tasks or each[0] in tasks]
     if as_json:
         numbers: dict[str, dict[str, object]] = {}
-        for task, key, _ in chosen.measures():
-            lines = lines_of(chosen, whole, task, key)
-            numbers.setdefault(task, {})[key] = [line._asdict() for line in lines]
+        for task, key, compared in found:
+            numbers.setdefault(task, {})[key] = compared.to_dict()
         print(json_text({"board": name, "title": chosen.title, "tasks": numbers}))
     else:
-        _print_board(chosen, asked, quick)
-    _raise_internal(failures)
-    for failure in failures.values():
-        raise UserError(failure.reason)
+        _print_board(chosen, found)
+    if failures:
+        raise typer.Exit(1)
 
 
-def _print_board(board: "Board", sweep: "Sweep", quick: bool) -> None:
-    from toytrans.sweeps.board import lines_of
+def _print_board(board: "Board", found: "list[tuple[str, str, Comparison]]") -> None:
     from toytrans.sweeps.measure import number
 
     def say(text: str, style: str = "") -> None:
@@ -169,30 +147,15 @@ def _print_board(board: "Board", sweep: "Sweep", quick: bool) -> None:
     say(f"{board.title} ({board.source})", "bold")
     for sentence in (f"Our positions know: {board.knows}", *board.notes):
         say(sentence)
-    if quick:
-        say(
-            "Quick: one seed, few steps, few pairs. It shows that the board runs; the published "
-            "numbers are of whole trainings.",
-            "bold",
-        )
-    there = {trial.about["task"] for trial in sweep.trials}
-    for task, name, measure in board.measures():
-        if task not in there:
-            continue
-        where = f", lengths {measure.lengths[0]} to {measure.lengths[1]}" if measure.lengths else ""
+    for task, key, compared in found:
+        shown, measure = compared.part("all"), board.tasks[task].measures[key]
         aim = f" (aim {measure.aim})" if measure.aim is not None else ""
-        say(f"\n{task}{where}: {measure.label(measure.metric)}{aim}", "bold")
-        rows = []
-        for line in lines_of(board, sweep, task, name):
-            seeds = [number(value, measure.metric) for value in line.values]
-            counts = [f"{count:,}" if count else "" for count in (line.steps, line.pairs)]
-            mean = number(fmean(line.values), measure.metric)
-            rows.append((line.who, mean, *counts, " ".join(seeds) if len(seeds) > 1 else ""))
-        print_table(("",), ("mean", "steps", "pairs"), rows, "seeds", box=None)
-    seconds = [found.seconds for trial in sweep.trials if (found := trial.eval())]
-    if seconds:
-        span = f"{min(seconds):.0f} to {max(seconds):.0f} s"
-        say(f"\none training on one core: {span}; {len(seconds)} runs")
+        say(f"\n{task}: {shown.title}{aim}", "bold")
+        if shown.rows:
+            print_table(shown.names, shown.numbers, shown.rows, shown.last, box=None)
+        numbers = (f"{who} {number(v, measure.metric)}" for who, v in measure.published.items())
+        if measure.published:
+            say(f"published: {', '.join(numbers)}")
 
 
 def _follow(
@@ -200,7 +163,6 @@ def _follow(
     describe: "Callable[[Trial], str]",
     jobs: int | None = None,
     on: Literal["local", "ray"] = "local",
-    gpu_share: float | None = None,
 ) -> "dict[Path, Failure]":
     """Train what is missing of a sweep: one bar, and a line for each run that ends. Returns why
     runs failed, by their paths.
@@ -219,7 +181,7 @@ def _follow(
 
     shape = "{desc} {bar} {percentage:3.0f}% {remaining} left"
     bar = progress_bar(shape, total=total, initial=done())
-    rounds = sweep.train(jobs, on, gpu_share)
+    rounds = sweep.train(jobs, on)
     with collect_signals() as received, contextlib.closing(rounds), bar:
         for ended in rounds:
             for trial, failure in ended:
@@ -237,10 +199,3 @@ def _follow(
         note("stopped and saved; the same command goes on")
         exit_if_signalled(received)
     return failures
-
-
-def _raise_internal(failures: "dict[Path, Failure]") -> None:
-    """Raise the first internal error of a run, once everything else is shown."""
-    for failure in failures.values():
-        if failure.traceback:
-            raise RuntimeError(f"{failure.reason}\n{failure.traceback}")

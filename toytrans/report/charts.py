@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from markupsafe import Markup, escape
 
-from toytrans.figures import drawn
+from toytrans.figures import draw_lengths, drawn
 from toytrans.inspection.table import printable
 
 if TYPE_CHECKING:
@@ -67,23 +67,17 @@ def _draw_lines(
     """of_run: lines of each run, in one colour."""
     from matplotlib.ticker import LogFormatter
 
-    for number, points in enumerate(lines.values()):
+    for number, (label, points) in enumerate(lines.items()):
         if points:
             style, marker = ("-", "--")[number % of_run], "." if len(points) <= 40 else ""
-            axes.plot(
-                *zip(*points, strict=True), style, marker=marker, color=f"C{number // of_run}"
-            )
+            (line,) = axes.plot(*zip(*points, strict=True), style, color=f"C{number // of_run}")
+            line.set(marker=marker, label=printable(label))
     axes.set(xlabel="step", yscale="log" if log else "linear")
     if log:
         axes.yaxis.set_major_formatter("{x:g}")
         axes.yaxis.set_minor_formatter(LogFormatter(minor_thresholds=(1, 0.5)))
-    _legend(axes, [label for label, points in lines.items() if points])
-
-
-def _legend(axes: "Axes", labels: Sequence[str]) -> None:
-    """The names of lines, if they have any."""
-    if any(labels):
-        axes.legend(axes.get_lines(), list(map(printable, labels)), frameon=False)
+    if any(lines):
+        axes.legend(frameon=False)
 
 
 def lengths(runs: dict[str, Rows], trained: tuple[int, int] | None) -> Chart:
@@ -91,19 +85,15 @@ def lengths(runs: dict[str, Rows], trained: tuple[int, int] | None) -> Chart:
 
     runs: rows with length, exact_match, low and high. trained: the training lengths.
     """
+    lines = {
+        printable(name): [(of["length"], of["exact_match"], of["low"], of["high"]) for of in rows]
+        for name, rows in runs.items()
+    }
 
     def draw(axes: "Axes") -> None:
-        for rows in runs.values():
-            where, low, high, match = (
-                [row[key] for row in rows] for key in ("length", "low", "high", "exact_match")
-            )
-            (line,) = axes.plot(where, match, marker=".")
-            axes.fill_between(where, low, high, alpha=0.2, color=line.get_color())
-        _legend(axes, list(runs) if len(runs) > 1 else [])
-        measured = [row["length"] for rows in runs.values() for row in rows]
-        for end in trained or ():
-            if min(measured) < end < max(measured):
-                axes.axvline(end, color="0.5", linestyle=":")
+        draw_lengths(axes, lines, [trained] if trained else [])
+        if len(lines) > 1:
+            axes.legend(frameon=False)
         label = "free-running exact match"
         axes.set(xlabel="source length in symbols", ylabel=label, ylim=(-0.02, 1.02))
 

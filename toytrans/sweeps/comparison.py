@@ -1,48 +1,49 @@
 """Runs side by side: those of a sweep, or any that are named.
 
-runs -> members: their numbers, or why there are none -> groups -> tables, remarks, plain values
+runs -> members: their numbers, or why there are none -> groups -> tables, picture, plain values
 """
 
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from html import escape
 from pathlib import Path
-from typing import Any, NamedTuple
+from textwrap import wrap
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from pydantic import BaseModel, ConfigDict
 
 from toytrans.config.names import Metric
 from toytrans.config.sealed import fault_remark
 from toytrans.errors import UserError
-from toytrans.evaluation import Span
+from toytrans.evaluation import PARTS, Span
+from toytrans.figures import Point, draw_lengths, drawn
 from toytrans.files import read_json
 from toytrans.html import html_table
-from toytrans.rounding import share
-from toytrans.sweeps.groups import Group, Member, Seeds, Table, group, pairs, table_of
-from toytrans.sweeps.intervals import Summary, seeds_needed
+from toytrans.sweeps.groups import Group, Member, Table, group, order, pairs_of, table_of
+from toytrans.sweeps.intervals import Summary
 from toytrans.sweeps.measure import (
     OF_RUN,
-    PARTS,
     TEST,
-    Eval,
     Measure,
-    Part,
+    Result,
+    is_share,
     number,
     of_lengths,
-    read_eval,
+    read_results,
     split_of,
 )
-from toytrans.sweeps.trials import FAILED, read_failure
+from toytrans.sweeps.trial import FAILED, read_failure
 from toytrans.training.run import CONFIG, METRICS, NOT_MEASURED, RunFolder, is_run
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
 
 SWEEP = "sweep.json"
 
 MOST_PAIRS, MOST_LENGTHS, MOST_INTERVALS, MOST_SEEDS = 10, 25, 3, 1000
 """Rows of a table of pairs, where more are those of the first group alone; rows of a table of
 lengths; groups whose intervals are in it too; seeds that a difference may need, to be counted."""
-
-LEARNED = 0.5
-"""Exact match within the training lengths, below which a model has not learned the task."""
 
 SMALL = 0.005
 """A difference between free-running and teacher-forced that is said."""
@@ -90,25 +91,14 @@ class Comparison:
         return {m.path: m.problem for m in self.members if m.problem} | dict(self.unread)
 
     @property
-    def parts(self) -> list[Part]:
+    def parts(self) -> list[str]:
         """The parts of the lengths that are shown: those that some run has; then all of them, if
         there are several."""
-        if self.metric in OF_RUN:
+        there = {place for member in self.members for place, _ in member.rows}
+        apart: list[str] = [part for part in PARTS if part in there]
+        if self.metric in OF_RUN or not apart:
             return ["all"]
-        there = {part for m in self.members if m.result for part in m.result.parts}
-        apart: list[Part] = [part for part in PARTS if part in there and part != "all"]
-        return apart if len(apart) == 1 or not there else [*apart, "all"]
-
-    @property
-    def key(self) -> str:
-        """What names the groups: the one key that differs, or "group" for their letters."""
-        keys = list(self.groups[0].differs) if self.groups else []
-        return "group" if len(keys) > 1 else "".join(keys).rpartition(".")[2]
-
-    @property
-    def label(self) -> str:
-        """What is compared, in words."""
-        return self.measure.label(self.metric)
+        return apart if len(apart) == 1 else [*apart, "all"]
 
     def table(self) -> Table:
         """One row for each run, length and metric."""
@@ -116,38 +106,43 @@ class Comparison:
 
     # For people ------------------------------------------------------------------------------
 
-    def legend(self) -> list[str]:
-        """What the letters of groups stand for."""
-        return [f"{each.letter}: {each.values}" for each in self.groups if len(each.differs) > 1]
+    @property
+    def _key(self) -> str:
+        """What names the groups: the one key that differs, or "group"."""
+        keys = list(self.groups[0].differs) if self.groups else []
+        return keys[0].rpartition(".")[2] if len(keys) == 1 else "group"
 
     def tables(self) -> Iterator[Shown]:
-        """Each part, the differences of groups over equal seeds, and the lengths. A part that is 0
-        in every run has a title alone."""
-        some = list[Part]()
-        for part in self.parts:
-            values = [each.by_seed(part, self.metric) for each in self.groups]
-            if any(value for of_seeds in values for value in of_seeds.values()):
-                some.append(part)
-                yield self._part(part, values)
-            else:
-                yield Shown(f"{self._title(part)}: 0 in every run")
+        """What letters of groups stand for; the parts; the differences of groups over equal seeds;
+        the lengths; what no number says."""
+        yield from map(Shown, self._legend)
+        parts = {part: self.part(part) for part in self.parts}
+        yield from parts.values()
+        some = [part for part, shown in parts.items() if shown.rows]
         for part in some:
             if part != "all" or self.parts == ["all"]:
                 yield from self._pairs(part)
         if some:
             yield from self._lengths()
+        yield from map(Shown, self._remarks())
 
-    def _title(self, part: Part) -> str:
+    @property
+    def _legend(self) -> list[str]:
+        """What the letters of groups stand for."""
+        return [f"{each.letter}: {each.values}" for each in self.groups if len(each.differs) > 1]
+
+    def _title(self, part: str) -> str:
         """The metric, a part of the lengths and its pairs, in words."""
+        label = self.measure.label(self.metric)
         if self.metric in OF_RUN:
-            return self.label
-        where = f", {PARTS[part]}" if part != "all" or len(self.parts) > 1 else ""
-        return f"{self.label}{where}: {self._measured(part)}"
+            return label
+        where = f", {PARTS.get(part, part)}" if part != "all" or len(self.parts) > 1 else ""
+        return f"{label}{where}: {self._measured(part)}"
 
-    def _measured(self, part: Part) -> str:
+    def _measured(self, part: str) -> str:
         """Which pairs of a part were measured, in words."""
         text = self.about
-        spans = {place for member in self.members for place, _ in member.numbers}
+        spans = {place for member in self.members for place, _ in member.rows}
         some = sorted(s for s in spans if isinstance(s, Span) and part in ("all", s.part))
         if some:
             low, high = some[0].low, max(span.high for span in some)
@@ -156,43 +151,44 @@ class Comparison:
         fault = faults.pop() if len(faults) == 1 else None
         return f"{text}; {fault_remark(fault)}" if fault else text
 
-    def _part(self, part: Part, values: Sequence[Mapping[Seeds, float]]) -> Shown:
-        """Mean, deviation, interval and every seed of each group."""
+    def part(self, part: str) -> Shown:
+        """Every seed of each group; of several seeds the mean, deviation and interval. Where all
+        are 0, the title alone."""
+        title, values = self._title(part), [g.by_seed(part, self.metric) for g in self.groups]
+        if not any(value for of_seeds in values for value in of_seeds.values()):
+            return Shown(f"{title}: 0 in every run")
         several = any(len(of_seeds) > 1 for of_seeds in values)
-        same = all(of_seeds.keys() == values[0].keys() for of_seeds in values)
+        seeds = sorted({seeds for of_seeds in values for seeds in of_seeds}, key=order)
         rows = []
         for each, of_seeds in zip(self.groups, values, strict=True):
             counted, every = len(each.counted), len(each.members)
-            seeds = list(map(_seed, of_seeds))
-            if several:
-                texts = [number(value, self.metric) for value in of_seeds.values()]
-                seeds = texts if same else list(map("{}: {}".format, seeds, texts))
             runs = str(every) if counted == every else f"{counted} of {every}"
-            cells = self._cells(each.summary(part, self.metric))[: None if several else 1]
-            rows.append([*([each.name] if self.key else []), runs, *cells, " ".join(seeds)])
-        last = f"seeds {' '.join(map(_seed, values[0]))}" if same else "seed: value"
-        numbers = ("runs", *(("mean", "sd", "95%") if several else ("value",)))
-        names = [self.key] if self.key else []
-        return Shown(self._title(part), names, numbers, last if several else "seed", rows)
+            cells = self._cells(each.summary(part, self.metric)) if several else []
+            found = [number(of_seeds[s], self.metric) if s in of_seeds else "-" for s in seeds]
+            rows.append([each.name, runs, *cells, " ".join(found)])
+        # seed, or seed/data.seed where the data has its own
+        texts = [str(seed) if data is None else f"{seed}/{data}" for seed, data in seeds]
+        last = f"seed{'s' * several} {' '.join(texts)}"
+        numbers = ("runs", "mean", "sd", "95%") if several else ("runs",)
+        return Shown(title, [self._key], numbers, last, rows)
 
-    def _pairs(self, part: Part) -> Iterator[Shown]:
+    def _pairs(self, part: str) -> Iterator[Shown]:
         """Differences of two groups over equal seeds, where they share several."""
-        every = [pair for pair in pairs(self.groups, part, self.metric) if pair[2].runs > 1]
+        every = [p for p in pairs_of(self.groups, part, self.metric) if p.difference.runs > 1]
         some = every
         where = "" if part == "all" else f", {PARTS[part]}"
         title = f"difference over equal seeds{where}: first less second"
         if len(every) > MOST_PAIRS:
-            some = [pair for pair in every if pair[0] is every[0][0]]
-            count = f"{len(some)} of {len(every)} pairs"
-            title += f" ({count}, those of {some[0][0].name}; --json has all)"
+            some = [pair for pair in every if pair.first is every[0].first]
+            title += f" ({len(some)} of {len(every)} pairs; --json has all)"
         rows, needed = [], []
-        for first, second, difference, counts in some:
-            if seeds := seeds_needed(difference):
+        for pair in some:
+            names, difference = [pair.first.name, pair.second.name], pair.difference
+            if seeds := pair.seeds_needed:
                 count = str(seeds) if seeds <= MOST_SEEDS else f"more than {MOST_SEEDS:,}"
-                needed.append(f"{first.name} - {second.name} {count}")
+                needed.append(f"{' - '.join(names)} {count}")
             cells = [str(difference.runs), *self._cells(difference, signed=True)]
-            ahead, behind, _ = map(str, counts.values())
-            rows.append([first.name, second.name, *cells, ahead, behind])
+            rows.append([*names, *cells, str(pair.ahead), str(pair.behind)])
         if rows:
             numbers = ("seeds", "mean", "sd", "95%", "ahead", "behind")
             yield Shown(title, ("first", "second"), numbers, "", rows)
@@ -218,9 +214,9 @@ class Comparison:
         if len(rows) > 1:
             side = "source" if self.measure.side == "src" else "target"
             some = f" ({len(shown)} of {len(spans)} rows; the CSV has all)"
-            title = f"{self.label} by {side} length{some if len(shown) < len(spans) else ''}"
+            title = f"{self.measure.label(self.metric)} by {side} length"
             names = [each.name if each.differs else "mean" for each in self.groups]
-            yield Shown(title, ("length",), names, "", rows)
+            yield Shown(title + some * (len(shown) < len(spans)), ("length",), names, "", rows)
 
     def _cells(self, summary: Summary | None, *, signed: bool = False) -> list[str]:
         """Mean, deviation and interval."""
@@ -232,96 +228,119 @@ class Comparison:
         ends = (number(end, self.metric, signed=signed) for end in (summary.low, summary.high))
         return [mean, number(summary.deviation, self.metric), "..".join(ends)]
 
-    def remarks(self) -> Iterator[str]:
-        """What the numbers cannot say: groups that have learned little, seeds that are too few,
-        runs that are not counted, and those that decode otherwise than they predict."""
-        sound = [each for each in self.groups if each.members[0].config.fault is None]
-        means = {each.name: s.mean for each in sound if (s := each.summary("in_range"))}
-        little = [f"{name} {share(mean)}" for name, mean in means.items() if mean < LEARNED]
-        if little:
-            what = f"{self.measure.decoding} exact match in range"
-            yield f"learned little, {what}: {', '.join(little)}; train longer"
-        if any(len(each.by_seed()) == 1 for each in self.groups):
-            yield "sd, 95% and differences are over seeds: they need two or more of a config"
+    def _remarks(self) -> Iterator[str]:
+        """What the numbers cannot say: runs that are not counted, and those that decode otherwise
+        than they predict."""
         for each in self.groups:
             for member in each.members:
                 where = f"{member.path} ({each.name}, seed {member.config.seed})"
                 if member.result is None:
                     yield f"not counted: {where}: {member.problem}"
-                    continue
-                difference = member.result.parts["all"].exact_match_difference
-                if abs(difference) > SMALL:
+                elif abs(difference := member.result.difference) > SMALL:
                     yield f"free-running differs by {difference:+.3f} from teacher-forced: {where}"
         for path, reason in self.unread.items():
             yield f"not counted: {path}: {reason}"
 
     def __repr__(self) -> str:
-        lines = self.legend()
+        lines = []
         for each in self.tables():
             rows = [each.headings, *each.rows] if each.rows else []
             widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
             lines.append(each.title)
             lines += ["  " + "  ".join(map(str.rjust, row, widths)) for row in rows]
-        return "\n".join([*lines, *self.remarks()])
+        return "\n".join(lines)
 
     def _repr_html_(self) -> str:
         parts = []
         for each in self.tables():
             rows = [(row[0], row[1:]) for row in each.rows]
-            parts.append(html_table(each.title, each.headings[1:], rows))
-        remarks = [(text, ()) for text in (*self.legend(), *self.remarks())]
-        return "".join([*parts, html_table("", (), remarks) if remarks else ""])
+            html = html_table(each.title, each.headings[1:], rows)
+            parts.append(html if rows else f"<p>{escape(each.title)}</p>")
+        return "".join(parts)
+
+    def picture(self, title: str, format: str = "png") -> bytes:
+        """Mean and 95% interval of each group against length; of exact match where the metric is
+        one of whole runs. Groups with letters are written out below. Raises UserError without
+        matplotlib."""
+        if self.metric in OF_RUN:
+            return replace(self, metric="exact_match").picture(title, format)
+        curves = {each.name: each.curve(self.metric) for each in self.groups}
+        lines = {name: list(map(_point, curve.items())) for name, curve in curves.items()}
+        meanings = [line for text in self._legend for line in wrap(text, 100)]
+        trained = {member.result.train_length for member in self.members if member.result}
+        side = "source" if self.measure.side == "src" else "target"
+
+        def fill(figure: "Figure") -> None:
+            if meanings:
+                figure.supxlabel("\n".join(meanings), x=0.01, ha="left", fontsize=8)
+            axes = figure.subplots()
+            axes.set_title(title.encode(errors="backslashreplace").decode(), fontsize=10)
+            axes.spines[["top", "right"]].set_visible(False)
+            draw_lengths(axes, lines, trained)
+            if any(lines.values()):
+                axes.legend(frameon=False, title=self._key)
+            axes.set_xlabel(f"{side} length (dotted: the ends of training; bands: 95% intervals)")
+            axes.set_ylabel(self.measure.label(self.metric))
+            if is_share(self.metric):
+                axes.set_ylim(-0.02, 1.02)
+
+        return drawn((7, 4 + 0.15 * len(meanings)), fill, format)
 
     # For programs ----------------------------------------------------------------------------
 
     def to_dict(self) -> dict[str, Any]:
         """Means and intervals of each group, its runs, and the pairs of groups, as plain values.
         seeds_needed: None also where that is more than `MOST_SEEDS`."""
-        metric, parts = self.metric, list(dict.fromkeys([*self.parts, "all"] if self.parts else []))
-
-        def plain(each: Group) -> dict[str, Any]:
+        metric, parts = self.metric, list(dict.fromkeys([*self.parts, "all"]))
+        groups, pairs = list[dict[str, Any]](), list[dict[str, Any]]()
+        for each in self.groups:
             summaries = {part: each.summary(part, metric) for part in parts}
-            return {
-                "differs": dict(each.differs),
-                "config": each.members[0].config.without_seeds().model_dump(mode="json"),
-                "summaries": {part: s._asdict() if s else None for part, s in summaries.items()},
-                "curve": [
-                    {"lengths": [span.low, span.high], "part": span.part} | summary._asdict()
-                    for span, summary in each.curve(metric).items()
-                ],
-                "runs": [
-                    {
-                        "run": str(member.path),
-                        "seed": member.config.seed,
-                        "data_seed": member.config.data_seed,
-                        "problem": member.problem or None,
-                        "values": {part: member.value(metric, part) for part in parts},
-                    }
-                    for member in each.members
-                ],
-            }
-
+            groups.append(
+                {
+                    "differs": dict(each.differs),
+                    "config": each.members[0].config.without_seeds().model_dump(mode="json"),
+                    "summaries": {part: s and s._asdict() for part, s in summaries.items()},
+                    "curve": [
+                        {"lengths": [span.low, span.high], "part": span.part} | summary._asdict()
+                        for span, summary in each.curve(metric).items()
+                    ],
+                    "runs": [
+                        {
+                            "run": str(member.path),
+                            "seed": member.config.seed,
+                            "data_seed": member.config.data_seed,
+                            "problem": member.problem or None,
+                            "values": {part: member.value(metric, part) for part in parts},
+                        }
+                        for member in each.members
+                    ],
+                }
+            )
+        for part in parts:
+            for pair in pairs_of(self.groups, part, metric):
+                first, second = map(self.groups.index, (pair.first, pair.second))
+                needed = pair.seeds_needed
+                pairs.append(
+                    {"first": first, "second": second, "part": part}
+                    | {"ahead": pair.ahead, "behind": pair.behind, "level": pair.level}
+                    | {"seeds_needed": needed if needed and needed <= MOST_SEEDS else None}
+                    | pair.difference._asdict()
+                )
         return {
             "measure": self.measure.model_dump(mode="json"),
             "metric": metric,
             "about": self._measured("all"),
-            "groups": list(map(plain, self.groups)),
-            "pairs": [
-                {"first": self.groups.index(first), "second": self.groups.index(second)}
-                | {"part": part, **counts}
-                | {"seeds_needed": needed if needed and needed <= MOST_SEEDS else None}
-                | difference._asdict()
-                for part in parts
-                for first, second, difference, counts in pairs(self.groups, part, metric)
-                for needed in [seeds_needed(difference)]
-            ],
+            "groups": groups,
+            "pairs": pairs,
             "unread": [{"run": str(path), "problem": why} for path, why in self.unread.items()],
         }
 
 
-def _seed(seeds: Seeds) -> str:
-    """seed, or seed/data.seed where the data has its own."""
-    return str(seeds[0]) if seeds[1] is None else f"{seeds[0]}/{seeds[1]}"
+def _point(of: tuple[Span, Summary]) -> Point:
+    """The middle of some lengths, their mean and its interval."""
+    span, (_, mean, _, low, high, _) = of
+    middle = (span.low + span.high) / 2
+    return middle, mean, mean if low is None else low, mean if high is None else high
 
 
 # Which runs ----------------------------------------------------------------------------------
@@ -343,7 +362,7 @@ def read_sweep(folder: Path) -> Saved | None:
     return read_json(folder / SWEEP, Saved, otherwise) if os.path.isdir(folder) else None
 
 
-Take = Callable[[Path, Measure], Eval]
+Take = Callable[[Path, Measure], Result]
 """Measures a run now."""
 
 
@@ -402,8 +421,8 @@ def _member(run: RunFolder, measure: Measure, take: Take | None, *, kept: bool) 
     """A run by its files: its numbers, if it has been measured so or is measured now."""
     path, config = run.path, run.config
     try:
-        found = read_eval(path) if kept else None
-        if found and TEST in found.measures and found.measures[TEST].measure == measure:
+        found = read_results(path).get(TEST) if kept else None
+        if found and found.measure == measure:
             return Member(path, config, found)
         last = run.records[-1] if run.records else {}
         if failure := read_failure(path):

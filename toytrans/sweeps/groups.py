@@ -1,7 +1,4 @@
-"""The numbers of runs: their table, and groups by what differs between their configs.
-
-A table has one row = run x length (or part of the lengths) x metric.
-"""
+"""Runs with their numbers, grouped by what differs between their configs."""
 
 import math
 from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
@@ -11,7 +8,7 @@ from itertools import combinations
 from pathlib import Path
 from statistics import fmean
 from string import ascii_uppercase
-from typing import Any
+from typing import Any, NamedTuple
 
 from pydantic import ValidationError
 
@@ -19,8 +16,8 @@ from toytrans.config.load import flatten
 from toytrans.config.names import Metric
 from toytrans.config.schema import Config
 from toytrans.evaluation import Span, wilson_interval
-from toytrans.sweeps.intervals import Summary, difference_of, summarise
-from toytrans.sweeps.measure import OF_RUN, TEST, Eval, Numbers, Place, Result, is_share, shown
+from toytrans.sweeps.intervals import Summary, difference_of, seeds_needed, summarise
+from toytrans.sweeps.measure import METRICS, OF_RUN, Place, Result, Row, is_share, shown
 
 Seeds = tuple[int, int | None]
 """seed and data.seed"""
@@ -28,60 +25,34 @@ Seeds = tuple[int, int | None]
 
 @dataclass(frozen=True)
 class Member:
-    """A run and its numbers. problem: why it is not averaged; empty where it is. measure: its name
-    in eval.json."""
+    """A run and its numbers, or the problem why it has none."""
 
     path: Path
     config: Config
-    eval: Eval | None = None
+    result: Result | None = None
     problem: str = ""
-    measure: str = TEST
 
     @property
     def seeds(self) -> Seeds:
         return self.config.seed, self.config.data.seed
 
-    @property
-    def result(self) -> Result | None:
-        """What the measure gave."""
-        return self.eval.measures.get(self.measure) if self.eval and not self.problem else None
-
     @cached_property
-    def numbers(self) -> dict[tuple[Place | None, str], tuple[float | None, int | None]]:
-        """The rows of its table: place and metric, value and the pairs that it rests on. The place
-        of what is of the whole run is None."""
-        if self.eval is None or self.result is None:
-            return {}
-        rows: dict[tuple[Place | None, str], tuple[float | None, int | None]] = {}
-        rows |= {(None, metric): (getattr(self.eval, metric), None) for metric in OF_RUN}
-        places: dict[Place, Numbers] = dict(self.result.parts.items())
-        places |= {Span(of.shortest, of.longest, of.part): of for of in self.result.spans}
-        for place, of in places.items():
-            if of.decoded:
-                rows[place, "exact_match_free_running"] = of.exact_match, of.decoded
-                rows[place, "token_accuracy_free_running"] = of.free_token_accuracy, of.decoded
-            rows[place, "exact_match_teacher_forced"] = of.forced_exact_match, of.examples
-            rows[place, "token_accuracy_teacher_forced"] = of.token_accuracy, of.examples
-            rows[place, "loss"] = of.loss, of.examples
-        return rows
+    def rows(self) -> dict[tuple[Place, str], Row]:
+        """By place and metric."""
+        rows = self.result.rows if self.result else ()
+        return {(row.place, row.metric): row for row in rows}
+
+    def row(self, metric: Metric, place: Place = "all") -> Row | None:
+        """The row that a metric is taken from; None where it is not known."""
+        how = self.result.measure.decoding.replace("-", "_") if self.result else ""
+        return self.rows.get((place, METRICS[metric][1].format(how=how)))
 
     def value(self, metric: Metric, place: Place = "all") -> float | None:
         """None where it is not known."""
-        value, _ = self._row(metric, place)
-        if metric == "perplexity" and value is not None:
-            return math.exp(min(value, 700.0))
-        return value
-
-    def pairs(self, metric: Metric, place: Place) -> tuple[int | None, int]:
-        """The seed that its pairs are drawn from, None where files have them; and how many pairs
-        of a place its value rests on."""
-        given = self.config.data.task is None or (self.result and self.result.of_files)
-        return None if given else self.config.data_seed, self._row(metric, place)[1] or 0
-
-    def _row(self, metric: Metric, place: Place) -> tuple[float | None, int | None]:
-        column = self.result.measure.column(metric) if self.result else metric
-        where = None if metric in OF_RUN and place == "all" else place
-        return self.numbers.get((where, column), (None, None))
+        row = self.row(metric, "" if metric in OF_RUN and place == "all" else place)
+        if row is None or row.value is None or metric != "perplexity":
+            return row and row.value
+        return math.exp(min(row.value, 700.0))
 
 
 # The table -----------------------------------------------------------------------------------
@@ -95,22 +66,19 @@ Table = list[list[Any]]
 
 
 def table_of(entries: Iterable[tuple[Mapping[str, Any], Member]]) -> Table:
-    """The table of runs that have numbers. entries: what sets a run apart, always by the same keys;
-    the run. The numbers of the whole run come with its first measure."""
+    """The table of runs that have numbers: one row = run x lengths x metric. entries: what sets a
+    run apart, always by the same keys; the run."""
     keys, rows = list[str](), list[list[Any]]()
     for about, member in entries:
         keys = list(about)
         head = [str(member.path), *map(cell, about.values())]
         head += [member.config.seed, member.config.data_seed]
-        is_first = member.eval is None or member.measure == next(iter(member.eval.measures), None)
-        for (place, metric), (value, pairs) in member.numbers.items():
-            if place or is_first:
-                lengths = place if isinstance(place, Span) else (None, None, place or "")
-                low = high = None
-                if pairs and value is not None and metric.startswith("exact_match"):
-                    ends = wilson_interval(round(value * pairs), pairs)
-                    low, high = min(ends[0], value), max(ends[1], value)  # but for rounding
-                rows.append([*head, lengths[2], *lengths[:2], metric, value, low, high, pairs])
+        for *where, metric, value, pairs in member.result.rows if member.result else ():
+            low = high = None
+            if pairs and value is not None and metric.startswith("exact_match"):
+                ends = wilson_interval(round(value * pairs), pairs)
+                low, high = min(ends[0], value), max(ends[1], value)  # but for rounding
+            rows.append([*head, *where, metric, value, low, high, pairs])
     return [["run", *keys, "seed", "data_seed", *COLUMNS], *rows]
 
 
@@ -154,26 +122,29 @@ class Group:
         for member in self.counted:
             if (value := member.value(metric, place)) is not None:
                 found.setdefault(member.seeds, []).append(value)
-        return {seeds: fmean(found[seeds]) for seeds in sorted(found, key=_order)}
+        return {seeds: fmean(found[seeds]) for seeds in sorted(found, key=order)}
 
-    def pairs(self, place: Place, metric: Metric, seeds: Container[Seeds] | None = None) -> int:
-        """The pairs that the values of all seeds rest on, or of some; 0 where a value is no share.
-        Those that several seeds share are counted once."""
+    def pairs(self, place: Place, metric: Metric, seeds: Container[Seeds]) -> int:
+        """The pairs that the values of some seeds rest on; 0 where a value is no share. Those that
+        several seeds share, of files or of one data.seed, are counted once."""
         counts: dict[int | None, int] = {}
         for member in self.counted if is_share(metric) else ():
-            if seeds is None or member.seeds in seeds:
-                draw, count = member.pairs(metric, place)
-                counts[draw] = max(count, counts.get(draw, 0))
+            row, config = member.row(metric, place), member.config
+            if row and row.pairs and member.result and member.seeds in seeds:
+                given = config.data.task is None or member.result.of_files
+                draw = None if given else config.data_seed
+                counts[draw] = max(row.pairs, counts.get(draw, 0))
         return sum(counts.values())
 
     def summary(self, place: Place = "all", metric: Metric = "exact_match") -> Summary | None:
         """None where no run has the place."""
-        values = list(self.by_seed(place, metric).values())
-        return summarise(values, self.pairs(place, metric) or None) if values else None
+        values = self.by_seed(place, metric)
+        pairs = self.pairs(place, metric, values)
+        return summarise(list(values.values()), pairs or None) if values else None
 
     def curve(self, metric: Metric = "exact_match") -> dict[Span, Summary]:
         """The summary of each length, or span of lengths, over the runs that have such pairs."""
-        places = {place for member in self.counted for place, _ in member.numbers}
+        places = {place for member in self.counted for place, _ in member.rows}
         spans = sorted(place for place in places if isinstance(place, Span))
         return {span: found for span in spans if (found := self.summary(span, metric))}
 
@@ -183,40 +154,37 @@ def group(members: Iterable[Member]) -> list[Group]:
     groups: dict[Config, list[Member]] = {}
     for member in members:
         groups.setdefault(member.config.without_seeds(), []).append(member)
-    keys = differing_keys(list(groups))
     flat = [flatten(config.model_dump(mode="json")) for config in groups]
+    differing = [
+        key
+        for key in dict.fromkeys(key for values in flat for key in values)
+        if any(values.get(key) != flat[0].get(key) for values in flat)
+    ]
+    causes = [key for key in differing if not all(_follows(config, key) for config in groups)]
+    told = {tuple(shown(values.get(key)) for key in causes) for values in flat}
+    keys = causes if len(told) == len(groups) else differing
     return [
         Group(
             {key: values.get(key) for key in keys},
-            sorted(some, key=lambda member: (_order(member.seeds), str(member.path))),
+            sorted(some, key=lambda member: (order(member.seeds), str(member.path))),
             f"{ascii_uppercase[number % 26]}{number // 26 or ''}",  # A to Z, then A1, B1
         )
         for number, (values, some) in enumerate(zip(flat, groups.values(), strict=True))
     ]
 
 
-def _order(seeds: Seeds) -> tuple[int, int]:
+def order(seeds: Seeds) -> tuple[int, int]:
+    """Seeds in ascending order; first those without a data.seed."""
     return seeds[0], -1 if seeds[1] is None else seeds[1]
-
-
-def differing_keys(configs: Sequence[Config]) -> list[str]:
-    """The keys whose values differ, without those whose values follow from other keys."""
-    flat = [flatten(config.model_dump(mode="json")) for config in configs]
-    every = list(dict.fromkeys(key for values in flat for key in values))
-    differing = [key for key in every if any(v.get(key) != flat[0].get(key) for v in flat)]
-    causes = [key for key in differing if not all(_follows(c, key) for c in configs)]
-    seen = [tuple(shown(values.get(key)) for key in causes) for values in flat]
-    return causes if len(set(seen)) == len(configs) else differing
 
 
 def _follows(config: Config, key: str) -> bool:
     """Whether a value is the one that it has where the file does not name it."""
     values = config.model_dump(mode="json")
-    *sections, name = key.split(".")
-    place: Any = values
-    for section in sections:
-        if not isinstance(place := place.get(section), dict):
-            return False
+    section, _, name = key.rpartition(".")
+    place = values.get(section) if section else values
+    if not isinstance(place, dict):
+        return False
     before = place.pop(name, None)
     try:
         now = Config.model_validate(values).model_dump(mode="json")
@@ -225,17 +193,32 @@ def _follows(config: Config, key: str) -> bool:
     return bool(flatten(now).get(key) == before)
 
 
-def pairs(
+class Pair(NamedTuple):
+    """Two groups over the seeds that both have: the first less the second, and on how many seeds
+    the first is ahead, behind and level."""
+
+    first: Group
+    second: Group
+    difference: Summary
+    ahead: int
+    behind: int
+    level: int
+
+    @property
+    def seeds_needed(self) -> int | None:
+        """As `intervals.seeds_needed`."""
+        return seeds_needed(self.difference)
+
+
+def pairs_of(
     groups: Sequence[Group], place: Place = "all", metric: Metric = "exact_match"
-) -> Iterator[tuple[Group, Group, Summary, dict[str, int]]]:
-    """Every two groups that share seeds: the first less the second over these, and on how many of
-    them the first is ahead, behind and level."""
+) -> Iterator[Pair]:
+    """Every two groups that share seeds."""
     for first, second in combinations(groups, 2):
         ours, theirs = (each.by_seed(place, metric) for each in (first, second))
         if both := [seeds for seeds in ours if seeds in theirs]:
             counts = first.pairs(place, metric, both), second.pairs(place, metric, both)
             values = [(ours[seeds], theirs[seeds]) for seeds in both]
             signs = [(a > b) - (a < b) for a, b in values]
-            names = {"ahead": 1, "behind": -1, "level": 0}
-            counted = {name: signs.count(sign) for name, sign in names.items()}
-            yield first, second, difference_of(values, counts), counted
+            difference = difference_of(values, counts)
+            yield Pair(first, second, difference, *(signs.count(sign) for sign in (1, -1, 0)))

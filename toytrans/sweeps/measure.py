@@ -1,17 +1,16 @@
 """What is measured of a trained run, and eval.json, where a sweep keeps it.
 
-    FOLDER/RUN/eval.json   steps, seconds, parameters, and the numbers of each measure
-
-A measure is a choice of pairs and of how many are decoded. Its numbers are kept for all pairs, for
-those below, in and beyond the training lengths, and for each length (or short span of lengths).
+A measure is a choice of pairs and of how many are decoded. Its numbers are rows: of all pairs, of
+those below, in and beyond the training lengths, of each length (or short span of lengths), and of
+the whole run. All tables, pictures and comparisons are made of these rows.
 """
 
 import math
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, NamedTuple, Self
 
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from toytrans import user_code
 from toytrans.config.names import Metric
@@ -19,7 +18,7 @@ from toytrans.config.schema import LONGEST, Config, Positive, Range, Section
 from toytrans.data.pairs import Side, Split
 from toytrans.data.selection import Selection
 from toytrans.errors import UserError
-from toytrans.evaluation import Scores, Span, spans
+from toytrans.evaluation import Scores, Span, Summary, spans
 from toytrans.files import read_json
 from toytrans.model.initialisation import count_parameters
 from toytrans.rounding import share
@@ -34,20 +33,12 @@ TEST = "test"
 MOST_SPANS = 100
 """Each length has numbers of its own, as long as there are no more than so many."""
 
-Part = Literal["all", "below", "in_range", "beyond"]
-PARTS: dict[Part, str] = {
-    "all": "all",
-    "below": "below",
-    "in_range": "in range",
-    "beyond": "beyond",
-}
-"""Where lengths lie beside those of training: key and label."""
-
-Place = Part | Span
-"""Pairs that have numbers of their own: a part, or some lengths."""
+Place = str | Span
+"""Pairs that have numbers of their own: some lengths, a part of them (a key of PARTS), or "all".
+Empty = the whole run, whatever is measured."""
 
 OF_RUN = ("steps", "seconds", "parameters")
-"""Metrics of a whole run, whatever is measured of it."""
+"""Metrics of the whole run."""
 
 METRICS: dict[Metric, tuple[str, str, str]] = {
     "exact_match": ("{how} exact match", "exact_match_{how}", ""),
@@ -59,7 +50,7 @@ METRICS: dict[Metric, tuple[str, str, str]] = {
     "seconds": ("training seconds", "seconds", ",.1f"),
     "parameters": ("parameters", "parameters", ",.0f"),
 }
-"""Of each metric: its words, the column of tables that it is taken from, and its format, which
+"""Of each metric: its words, the metric of rows that it is taken from, and its format, which
 shares have none of. how: its decoding."""
 
 
@@ -110,10 +101,6 @@ class Measure(Section):
         few = "" if self.decode is None else f" of {self.decode} decoded of each length"
         return METRICS[metric][0].format(how=self.decoding, few=few)
 
-    def column(self, metric: Metric) -> str:
-        """The column of tables that a metric is taken from."""
-        return METRICS[metric][1].format(how=self.decoding.replace("-", "_"))
-
     def selection(self) -> Selection:
         return Selection(self.lengths, self.pairs, self.side)
 
@@ -128,111 +115,112 @@ def of_lengths(lengths: tuple[int, int] | None, pairs: int | None) -> Measure:
 
 # eval.json -----------------------------------------------------------------------------------
 
-Share = Annotated[float, Field(ge=0, le=1)]
-Number = Annotated[float, Field(ge=0)]
+
+class Row(NamedTuple):
+    """One number. shortest, longest: the lengths; None = a whole part. value: None = not finite.
+    pairs: that it rests on."""
+
+    part: str
+    shortest: Count | None
+    longest: Count | None
+    metric: str
+    value: Annotated[int | float, Field(ge=0)] | None
+    pairs: Count | None
+
+    @property
+    def place(self) -> Place:
+        if self.shortest is None or self.longest is None:
+            return self.part
+        return Span(self.shortest, self.longest, self.part)
 
 
-class _File(BaseModel):
+class Result(BaseModel):
+    """What a measure gave. of_files: whether its pairs are those of files, which every seed shares.
+    train_length: the training lengths of its side. difference: of exact match, free-running less
+    teacher-forced, over the decoded pairs."""
+
     model_config = ConfigDict(strict=True, allow_inf_nan=False, frozen=True)
 
-
-class Numbers(_File):
-    """Of some pairs. Shares of no pair are 0; a loss that is not finite is None."""
-
-    examples: Count
-    decoded: Count
-    exact_match: Share
-    forced_exact_match: Share
-    exact_match_difference: Annotated[float, Field(ge=-1, le=1)]
-    token_accuracy: Share
-    free_token_accuracy: Share
-    loss: Number | None
-
-
-class SpanNumbers(Numbers):
-    """Of the pairs of lengths shortest .. longest, all of one part."""
-
-    shortest: Count
-    longest: Count
-    part: Part
-
-
-def _with_all(parts: dict[Part, Numbers]) -> dict[Part, Numbers]:
-    if "all" not in parts:
-        raise ValueError("no numbers of all pairs")
-    return parts
-
-
-class Result(_File):
-    """What a measure gave. train_length: the training lengths of its side. of_files: whether its
-    pairs are those of files, which every seed shares."""
-
     measure: Measure
-    of_files: bool = False
+    of_files: bool
     train_length: tuple[Count, Count]
-    parts: Annotated[dict[Part, Numbers], AfterValidator(_with_all)]
-    spans: list[SpanNumbers]
+    difference: Annotated[float, Field(ge=-1, le=1)]
+    rows: list[Row]
+
+    @model_validator(mode="after")
+    def _holds_shares(self) -> Self:
+        shares = [row.value for row in self.rows if row.metric.startswith(("exact", "token"))]
+        if not shares or any(value is None or value > 1 for value in shares):
+            raise ValueError("a share is from 0 to 1")
+        return self
 
 
-class Eval(_File):
-    """eval.json. steps, seconds: of the whole training. measures: by their names."""
-
-    steps: Count
-    seconds: Number
-    parameters: Count
-    measures: dict[str, Result] = {}
+class _Eval(BaseModel):
+    measures: dict[str, Result]
 
 
-def read_eval(run: Path) -> Eval | None:
-    """The eval.json of a run, if it has one. Raises UserError."""
+def read_results(run: Path) -> dict[str, Result]:
+    """What eval.json holds, by the names of measures; empty without it. Raises UserError."""
     otherwise = "not what a sweep writes; remove it, and the trained model is measured again"
-    return read_json(run / EVAL, Eval, otherwise)
+    found = read_json(run / EVAL, _Eval, otherwise)
+    return found.measures if found else {}
 
 
 def evaluate(
-    run: Run, measures: Mapping[str, Measure], so_far: Eval | None = None
-) -> Iterator[Eval]:
-    """Measure a run; yields all its numbers after each measure. Raises UserError.
+    run: Run, measures: Mapping[str, Measure], known: Mapping[str, Result]
+) -> Iterator[dict[str, Any]]:
+    """Measure a run; yields eval.json after each measure. Raises UserError.
 
-    so_far: what is known of it. Equal measures are taken once.
+    known: results that are not taken again. Equal measures are taken once.
     """
-    found = so_far or eval_of(run)
+    found = dict(known)
     for name, wanted in measures.items():
-        if name not in found.measures:
-            known = [result for result in found.measures.values() if result.measure == wanted]
-            if not known:
-                selection = wanted.selection()
-                scores = measure(run, split_of(run.config), selection, wanted.decode)
-                known = [result_of(scores, wanted)]
-            found = found.model_copy(update={"measures": {**found.measures, name: known[0]}})
-            yield found
+        if name not in found:
+            same = [result for result in found.values() if result.measure == wanted]
+            if not same:
+                pairs, decode = wanted.selection(), wanted.decode
+                scores = measure(run, split_of(run.config), pairs, decode)
+                same = [result_of(run, scores, wanted)]
+            found[name] = same[0]
+            yield _Eval(measures=found).model_dump(mode="json")
 
 
-def eval_of(run: Run, **measures: Result) -> Eval:
-    """The numbers of a whole run, and what was measured of it."""
+def result_of(run: Run, scores: Scores, measure: Measure) -> Result:
+    """The numbers of a run and of its scores, which a measure gave."""
     progress = run.folder.progress()
     assert progress is not None, "its model was read"
-    size = count_parameters(run.model)
-    return Eval(steps=progress.step, seconds=progress.elapsed_s, parameters=size, measures=measures)
-
-
-def result_of(scores: Scores, measure: Measure) -> Result:
-    """The numbers of some scores, which a measure gave."""
+    whole = progress.step, progress.elapsed_s, count_parameters(run.model)
+    rows = [Row("", None, None, *each, None) for each in zip(OF_RUN, whole, strict=True)]
+    every = scores.summary()
+    for part, of in {"all": every, **scores.parts()}.items():
+        rows += _rows(of, part)
     low, high = measure.lengths or (min(scores.lengths), max(scores.lengths))
-    rows = [
-        scores.summary(*ends) | {"shortest": ends[0], "longest": ends[1], "part": part}
-        for *ends, part in spans(range(low, high + 1), scores.train_length, MOST_SPANS)
-    ]
-    parts = {"all": scores.summary(), **scores.parts()}
-    for row in (*rows, *parts.values()):
-        row["loss"] = row["loss"] if math.isfinite(row["loss"]) else None
+    for *ends, part in spans(range(low, high + 1), scores.train_length, MOST_SPANS):
+        if (of := scores.summary(*ends))["examples"]:
+            rows += _rows(of, part, *ends)
     return Result(
         measure=measure,
         of_files=scores.about.get("split") == "files",
         train_length=scores.train_length,
-        parts={part: Numbers(**parts[part]) for part in PARTS if part in parts},
-        spans=[SpanNumbers(**row) for row in rows if row["examples"]],
+        difference=every["exact_match_difference"],
+        rows=rows,
     )
+
+
+def _rows(of: Summary, part: str, low: int | None = None, high: int | None = None) -> Iterator[Row]:
+    """The rows of a summary. What nothing was decoded of has no free-running numbers."""
+    keys = {
+        "exact_match_free_running": "exact_match",
+        "token_accuracy_free_running": "free_token_accuracy",
+        "exact_match_teacher_forced": "forced_exact_match",
+        "token_accuracy_teacher_forced": "token_accuracy",
+        "loss": "loss",
+    }
+    for metric, key in keys.items():
+        pairs = of["decoded" if metric.endswith("free_running") else "examples"]
+        if pairs:
+            value = of[key] if math.isfinite(of[key]) else None
+            yield Row(part, low, high, metric, value, pairs)
 
 
 def split_of(config: Config) -> Split:

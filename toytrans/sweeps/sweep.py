@@ -42,22 +42,14 @@ from toytrans.files import (
 from toytrans.sweeps.comparison import SWEEP, Comparison, compare, read_sweep
 from toytrans.sweeps.groups import Table, cell
 from toytrans.sweeps.measure import TEST, Measure, of_lengths, split_of
-from toytrans.sweeps.picture import draw
-from toytrans.sweeps.trials import (
-    Ended,
-    Trial,
-    by_names,
-    path_of,
-    processes_for,
-    run_here,
-    run_on_ray,
-)
+from toytrans.sweeps.pool import Ended, processes_for, run_here, run_on_ray
+from toytrans.sweeps.trial import Trial, by_names, path_of
 from toytrans.training.devices import choose_device
 from toytrans.training.environment import settings_of_numbers, usable_cores
 from toytrans.training.faults import check_fault
 from toytrans.training.run import RUNS
 
-SWEEPS, PLOT = RUNS / "sweeps", "plot.png"
+SWEEPS = RUNS / "sweeps"
 
 MOST_TRIALS, MOST_NAMES = 10_000, 10
 """Of a sweep, and of a sentence."""
@@ -80,24 +72,21 @@ class Sweep:
 
     def beginning(self) -> list[str]:
         """What will be run, one sentence each: which runs are finished, go on or start."""
+        steps = {trial.title: trial.saved_step() for trial in self.waiting()}
+        parts = {
+            "finished": [trial.title for trial in self.trials if trial.title not in steps],
+            "goes on": [f"{title} from step {step}" for title, step in steps.items() if step],
+            "starts": [title for title, step in steps.items() if not step],
+        }
         told = [f"{self.folder}: {len(self.trials)} run{'s' * (len(self.trials) > 1)}"]
-        waiting = self.waiting()
-        if not waiting:
+        if not steps:
             return [*told, "all are finished"]
-        steps = {trial.title: trial.saved_step() for trial in waiting}
-        names = [trial.title for trial in self.trials if trial.title not in steps]
-        going = [f"{title} from step {step}" for title, step in steps.items() if step]
-        starting = [title for title, step in steps.items() if not step]
-        if len(starting) < len(self.trials):
-            parts = {"finished": names, "goes on": going, "starts": starting}
-            told += [f"{what}: {listed(some)}" for what, some in parts.items() if some]
-        return told
+        if len(parts["starts"]) == len(self.trials):
+            return told
+        return told + [f"{what}: {listed(some)}" for what, some in parts.items() if some]
 
     def train(
-        self,
-        jobs: int | None = None,
-        on: Literal["local", "ray"] = "local",
-        gpu_share: float | None = None,
+        self, jobs: int | None = None, on: Literal["local", "ray"] = "local"
     ) -> Generator[list[Ended]]:
         """Train what is missing; yields the trials that have ended, about once a second. Closed
         early, it lets every training save. Raises UserError. Arguments: as in `toytrans.sweep`."""
@@ -106,7 +95,7 @@ class Sweep:
             write_json(self.folder / SWEEP, {"made": made(), **self.about})
         waiting = self.waiting()
         if on == "ray":
-            rounds = run_on_ray(waiting, jobs, gpu_share)
+            rounds = run_on_ray(waiting, jobs)
         else:
             rounds = run_here(waiting, processes_for(waiting, jobs))
         with contextlib.closing(rounds):
@@ -128,25 +117,28 @@ def write(sweep: Sweep, metric: Metric = "exact_match") -> Comparison:
         "configs": configs,
         "not_counted": {str(path): why for path, why in compared.problems.items()},
     }
-    files = write_tables(sweep.folder, compared.table(), about)
-    try:
-        picture = draw(compared, sweep.folder.name)
-    except UserError:  # no matplotlib
-        return replace(compared, files=files)
-    with disk_errors(sweep.folder, PLOT):
-        write_file(sweep.folder / PLOT, picture)
-    return replace(compared, files=[*files, sweep.folder / PLOT])
+    picture = None
+    with contextlib.suppress(UserError):  # no matplotlib
+        picture = compared.picture(sweep.folder.name)
+    files = write_tables(sweep.folder, compared.table(), about, picture)
+    return replace(compared, files=files)
 
 
-def write_tables(folder: Path, table: Table, about: Mapping[str, Any]) -> list[Path]:
-    """Write both files. about: what the JSON says besides. Raises UserError."""
+def write_tables(
+    folder: Path, table: Table, about: Mapping[str, Any], picture: bytes | None = None
+) -> list[Path]:
+    """Write the files of a sweep. about: what the JSON says besides. Raises UserError."""
     columns, *rows = table
     head = json_text({"made": made(), **about, "columns": columns}, 1).removesuffix("\n}")
     lines = ",\n".join(f"  {json_text(row)}" for row in rows)
-    files = {"table.json": f'{head},\n "rows": [\n{lines}\n ]\n}}\n', "table.csv": csv_text(table)}
-    for name, text in files.items():
+    files = {
+        "table.json": to_bytes(f'{head},\n "rows": [\n{lines}\n ]\n}}\n'),
+        "table.csv": to_bytes(csv_text(table)),
+        **({"plot.png": picture} if picture else {}),
+    }
+    for name, raw in files.items():
         with disk_errors(folder, name):
-            write_file(folder / name, to_bytes(text))
+            write_file(folder / name, raw)
     return [folder / name for name in files]
 
 
@@ -160,6 +152,9 @@ def made() -> dict[str, Any]:
         "platform": platform.platform(),
         "cores": usable_cores(),
     } | settings_of_numbers()
+
+
+# Planning ------------------------------------------------------------------------------------
 
 
 def plan(
@@ -184,23 +179,24 @@ def plan(
     ]
     if (count := len(choices) * len(seeds or [0])) > MOST_TRIALS:
         raise UserError(f"{count:,} runs are more than {MOST_TRIALS:,}; give fewer seeds or values")
-    configs = _configs_of(choices, load, measure, here=here)
+    configs = [_checked(choice, load, measure, here=here) for choice in choices]
     seeds = [configs[0].seed] if seeds is None else seeds
     check_folder(folder)
     there = {path.name[-8:]: path for path in folder.glob("*-????????")}
-    trials, hashed = [], dict[Paths, str]()
+    trials, hashed = dict[Path, Trial](), dict[Paths, str]()
     for seed, (choice, config) in itertools.product(seeds, zip(choices, configs, strict=True)):
         seeded = config.model_copy(update={"seed": seed})
         path = path_of(folder, _label(choice, seed), seeded, hashed)
-        path = there.get(path.name[-8:], path)  # the same by other keys of a grid
-        trials.append(Trial(path, seeded, {TEST: measure}, " ".join([*choice, f"seed {seed}"])))
+        path = there.setdefault(path.name[-8:], path)  # the same by other words
+        title = " ".join([*choice, f"seed {seed}"])
+        trials.setdefault(path, Trial(path, seeded, {TEST: measure}, title))
     about = {
         "measure": measure.model_dump(mode="json"),
         "grid": grid,
         "seeds": list(seeds),
-        "runs": [trial.path.name for trial in trials],
+        "runs": [path.name for path in trials],
     }
-    return Sweep(folder, trials, about)
+    return Sweep(folder, list(trials.values()), about)
 
 
 def check_folder(folder: Path) -> None:
@@ -223,19 +219,17 @@ def read_grid(sets: Sequence[str]) -> dict[str, list[str]]:
     """The values of each key, as written, of some `section.key=value,value`. Raises UserError."""
     grid: dict[str, list[str]] = {}
     for text in sets:
-        key, equals, values = text.partition("=")
-        if not equals or not key:
-            raise UserError(f"--set {text}: write it as section.key=value,value")
+        key, _, values = text.partition("=")
         if key == "seed":
             raise UserError(
                 f"--set {text}: a sweep's seeds are given with --seeds, say 0:9 (in Python: seeds)"
             )
         if key in grid:
             raise UserError(f"--set {text}: {key} is given twice; name all its values in one --set")
-        if not (found := _split(values)):
+        if not (key and (found := _split(values))):
             raise UserError(
-                f"--set {text}: an empty value, or a bracket without its end; write values as 1,2 "
-                "and null for none"
+                f"--set {text}: write it as section.key=value,value, say train.lr=1e-3,1e-4; "
+                "brackets have two ends, and none is null"
             )
         grid[key] = found
     return grid
@@ -252,38 +246,25 @@ def _split(text: str) -> list[str]:
     return [written[node.start_mark.index : node.end_mark.index].strip() for node in whole.value]
 
 
-def _configs_of(
-    choices: Sequence[list[str]], load: LoadConfig, measure: Measure, *, here: bool
-) -> list[Config]:
-    """The config of every choice, which can be trained and measured. Raises UserError naming all
-    choices that cannot, or two that are the same."""
-    configs, refused, checked = dict[Config, str](), dict[str, str](), set[Any]()
-    for choice in choices:
-        title = " ".join(choice)
-        try:
-            config = load(choice)
-            check_fault(config.fault, config.model)
-            needs = (config.data, config.model.max_length, config.device)
-            if needs not in checked:
-                checked.add(needs)
-                if here:
-                    choose_device(config.device)
-                dataset = open_dataset(config)
-                check_dataset(config, dataset)
-                pairs_of_split(config, dataset.facts, split_of(config), measure.selection())
-        except UserError as error:
-            refused[title] = str(error)
-            continue
-        if (first := configs.setdefault(config, title)) != title:
-            raise UserError(f"{first} and {title} are the same config; give it once")
-    if len(refused) == len(choices):
-        load([])  # a mistake in the file itself is told once
-        if len(reasons := set(refused.values())) == 1:
-            raise UserError(reasons.pop())
-    if refused:
-        told = "; ".join(f"{title}: {reason}" for title, reason in refused.items())
-        raise UserError(f"{len(refused)} of {len(choices)} combinations are not valid: {told}")
-    return list(configs)
+def _checked(choice: Sequence[str], load: LoadConfig, measure: Measure, *, here: bool) -> Config:
+    """The config of a choice, which can be trained and measured. Raises UserError naming the choice
+    where the fault is in it."""
+
+    def check(choice: Sequence[str]) -> Config:
+        config = load(choice)
+        check_fault(config.fault, config.model)
+        if here:
+            choose_device(config.device)
+        dataset = open_dataset(config)
+        check_dataset(config, dataset)
+        pairs_of_split(config, dataset.facts, split_of(config), measure.selection())
+        return config
+
+    try:
+        return check(choice)
+    except UserError as error:
+        check([])  # a mistake in the file itself is told as such
+        raise UserError(f"{' '.join(choice)}: {error}") from None
 
 
 def _label(choice: Sequence[str], seed: int) -> str:
