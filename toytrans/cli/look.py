@@ -299,14 +299,13 @@ def demo(
     projections: one projection for all heads equals one for each.
     heads: ten ragged lists become eight heads and are merged again.
     leaks: how much attention falls on pads and on the future without the mask.
-    scale: scores and softmax as heads grow, with and without the scale; with a
-    run, config, --part or --layer, in that model's heads.
+    scale: scores and softmax as heads grow, with and without the scale.
     decoding: one masked pass beside decoding step by step.
     gradients: every gradient derived by hand beside autograd's; exit code 1 if
     one differs.
 
-    leaks, scale and decoding take the first training pairs of a run or of a
-    config with fresh weights. With neither, the newest run is taken, and named.
+    leaks and decoding take the first training pairs of a run or of a config
+    with fresh weights. With neither, the newest run is taken, and named.
     Lessons 1 to 5 explain them.
     """
     if name not in DEMOS:
@@ -328,18 +327,15 @@ def _demo(
     from toytrans.inspection.trace import trace
     from toytrans.inspection.walkthrough import PAIRS
 
-    of_itself = {"heads": demos.heads, "sdpa": demos.sdpa, "projections": demos.projections}
-    if name == "scale" and not (run or config or part or layer):
-        of_itself["scale"] = demos.scales
-    if name in of_itself:
-        return of_itself[name]()
+    if name not in ("leaks", "decoding"):
+        if run or config or part or layer:
+            raise UserError(f"demo {name} shows numbers of its own: leave out what is behind it")
+        makers = demos.heads, demos.sdpa, demos.projections, demos.scale
+        return next(make for make in makers if make.__name__ == name)()
     inspected = _batch_of(run, config, otherwise=PAIRS)
     if name == "decoding":
         return demos.decoding(inspected, inspected.most_padded)
-    traced = trace(inspected, part or "encoder", layer or 1)
-    if name == "scale":
-        return demos.sharpness(traced)
-    return demos.leaks(traced, inspected.most_padded)
+    return demos.leaks(trace(inspected, part or "encoder", layer or 1), inspected.most_padded)
 
 
 def _gradients(as_json: bool) -> None:
