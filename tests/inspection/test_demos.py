@@ -9,8 +9,6 @@ from conftest import VOCABULARY, config_of, inspected_of
 from toytrans.inspection import demos
 from toytrans.inspection.shown import InspectedBatch, fresh
 from toytrans.inspection.table import CLOSED
-from toytrans.inspection.trace import trace
-from toytrans.model.attention import Attention
 from toytrans.model.masks import padding_mask
 from toytrans.training.faults import build_model
 
@@ -56,12 +54,6 @@ def test_one_wide_projection_is_one_per_head():
     assert torch.allclose(apart, apart[:1, :1]), "but for the bias"
 
 
-def broken(fault: str) -> InspectedBatch:
-    config = config_of(fault=fault, model={"positions": "sinusoidal"})
-    model = fresh(lambda: build_model(config, VOCABULARY), 0)
-    return InspectedBatch(inspected_of().batch, VOCABULARY, model, "")
-
-
 @pytest.mark.parametrize("model", [{"norm": "post"}, {"positions": "anchored"}])
 def test_one_masked_pass_is_every_step(model: dict):
     view = inspected_of(**model)
@@ -70,37 +62,13 @@ def test_one_masked_pass_is_every_step(model: dict):
     assert differences["step_by_step"] < 1e-12 < 1e-2 < differences["without_the_triangle"]
     with torch.no_grad():
         assert torch.equal(found.tensors["parallel"], view.model(view.batch.src, view.batch.tgt_in))
-    verdict = demos.decoding(broken("no_causal"), 0).tables[-1].notes[0]
-    assert "NOT step t of decoding: a fault is in it" in verdict
 
 
-def test_leaks_by_hand():
-    """Without a mask every weight is the same here, since queries are zero.
-
-    Pair 1 has 1 pad of 5 in src and 2 of 5 in tgt_in; its real target places are 0 to 2.
-    """
-    view = inspected_of()
-    for module in view.model.modules():
-        if isinstance(module, Attention):
-            with torch.no_grad():
-                module.in_proj.weight[: module.in_proj.in_features] = 0
-                module.in_proj.bias[: module.in_proj.in_features] = 0
-    encoder = demos.leaks(trace(view, "encoder", 1), 0).tensors
-    assert list(encoder) == ["on_pads_without_the_mask", "on_pads_with_the_mask"]
-    without, with_mask = encoder.values()
-    assert without.shape == (2, 3, 5) and torch.allclose(without[0], torch.tensor(0.2).double())
-    assert not without[1].any() and not with_mask.any()
-    decoder = demos.leaks(trace(view, "decoder", 2), 0).tensors
-    assert torch.allclose(decoder["on_pads_without_the_mask"][0], torch.tensor(0.4).double())
-    later = decoder["on_the_future_without_the_mask"][:, 0]
-    expected = torch.tensor([[0.4, 0.2, 0.0, 0.0, 0.0], [0.8, 0.6, 0.4, 0.2, 0.0]]).double()
-    assert torch.allclose(later[0, :3], expected[0, :3]) and torch.allclose(later[1], expected[1])
-    assert not decoder["on_the_future_with_the_mask"].any()
-    shown = demos.leaks(trace(view, "cross", 1), 0).tables[1]
-    assert shown.rows == [(name, [*["0.200"] * 3, "| 0.200"]) for name in ("<bos>", "9", "7")]
-    assert "Mean 0.200; of every pair's real queries 0.075" in shown.notes[0], "3 of 8 queries"
-    found = demos.leaks(trace(broken("pad_visible"), "encoder", 1), 0)
-    assert (found.tensors["on_pads_with_the_mask"][0] > 0).all()
+def test_a_pass_that_sees_the_future_is_not_the_steps():
+    config = config_of(fault="no_causal", model={"positions": "sinusoidal"})
+    model = fresh(lambda: build_model(config, VOCABULARY), 0)
+    view = InspectedBatch(inspected_of().batch, VOCABULARY, model, "")
+    assert "NOT step t of decoding" in demos.decoding(view, 0).tables[-1].notes[0]
 
 
 def test_without_the_scale_softmax_saturates():

@@ -1,5 +1,7 @@
 """What is recorded of a pass: every number of a trace is that of the model."""
 
+import re
+
 import pytest
 import torch
 from conftest import VOCABULARY, config_of, inspected_of
@@ -7,7 +9,7 @@ from conftest import VOCABULARY, config_of, inspected_of
 from toytrans.inspection.record import PARTS, Part, capture, recording
 from toytrans.inspection.shown import InspectedBatch, fresh
 from toytrans.inspection.trace import accounts, attempt_view, report, split_heads, trace
-from toytrans.model.attention import merge_heads
+from toytrans.model.attention import Attention, merge_heads
 from toytrans.training.faults import build_model
 
 
@@ -122,3 +124,29 @@ def test_what_is_shown_of_a_head_is_that_heads(head: int):
     assert [row[-2:] for row in rows["weights"]] == [["0", "| 1.00"]] * 5
     values = torch.tensor([[float(cell) for cell in row[:-1]] for row in rows["weights"]]).double()
     assert (values - found.tensors["weights"][0, head]).abs().max() <= 0.005
+
+
+def test_leaks_by_hand():
+    """Queries are zero, so without a mask all weights are the same.
+
+    Pair 1 has 1 pad of 5 in src and 2 of 5 in tgt_in; its real target places are 0 to 2.
+    """
+    view = inspected_of()
+    for module in view.model.modules():
+        if isinstance(module, Attention):
+            with torch.no_grad():
+                module.in_proj.weight[: module.in_proj.in_features] = 0
+                module.in_proj.bias[: module.in_proj.in_features] = 0
+    rows, notes = {}, {}
+    for part in PARTS:
+        (table,) = (
+            table
+            for table in report(trace(view, part, 1), 0, 0).tables
+            if table.name == "unmasked weights, head 1"
+        )
+        rows[part] = [line[5:] for _, line in table.rows]
+        notes[part] = re.findall(r"0\.\d+", " ".join(table.notes))
+    assert rows["encoder"] == rows["cross"] == [["| 0.20"]] * 5
+    assert [row[0] for row in rows["decoder"]] == ["| 0.40"] * 5
+    assert [float(row[1].strip("| ")) for row in rows["decoder"][:3]] == [0.4, 0.2, 0]
+    assert notes["decoder"] == ["0.400", "0.400", "0.200", "0.200"]

@@ -3,13 +3,11 @@
 import copy
 import math
 from collections.abc import Callable, Iterable
-from dataclasses import replace
 
 import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from toytrans.inspection.masks import pair_table
 from toytrans.inspection.record import AttentionCall
 from toytrans.inspection.shown import InspectedBatch, batch_of_sequences, fresh
 from toytrans.inspection.table import (
@@ -17,7 +15,6 @@ from toytrans.inspection.table import (
     Table,
     distance,
     label,
-    matrix,
     number,
     numbers,
     shape_of,
@@ -50,47 +47,6 @@ def _entropy(weights: Tensor) -> Tensor:
     """The entropy over the last axis, in nats; 0 log 0 is 0."""
     terms: Tensor = torch.special.entr(weights)
     return terms.sum(-1)
-
-
-# Leaks ---------------------------------------------------------------------------------------
-
-
-def _shares(traced: Trace, cells: Tensor) -> dict[str, Tensor]:
-    """The share of each query's weights on some cells, (B, H, Tq), without the mask and with it."""
-    call = traced.call
-    versions = {"without the mask": call.unmasked(), "with the mask": call.intermediates()}
-    return {name: (steps.weights * cells).sum(-1) for name, steps in versions.items()}
-
-
-def leaks(traced: Trace, row: int) -> TraceReport:
-    """The share of each query's weights on pads, and in the decoder on the future."""
-    inspected = traced.inspected
-    queries, keys = inspected.ids(traced.name)
-    real, pads = padding_mask(queries), ~padding_mask(keys)[:, None, None]  # (B, Tq), (B, 1, 1, Tk)
-    targets = {"pads": pads}
-    if traced.part == "decoder":
-        targets["the future"] = ~causal_mask(keys.shape[1]) & ~pads
-    tensors: dict[str, Tensor] = {}
-    tables = [replace(pair_table(inspected, row), notes=(f"Traced: {traced.title}.",))]
-    for step, (target, cells) in enumerate(targets.items(), start=2):
-        for version, share in _shares(traced, cells).items():
-            tensors[f"on_{target}_{version}".replace(" ", "_")] = share
-            values = share[row].T[real[row]]  # (real queries, H)
-            even = cells.expand(*share.shape, -1)[row, 0][real[row]].double().mean()
-            mean, of_all = (number(x.mean(), 3) for x in (values, share.transpose(1, 2)[real]))
-            table = matrix(
-                str(step),
-                f"On {target}, {version}",
-                values,
-                inspected.names(queries[row][real[row]]),
-                [f"head {h + 1}" for h in range(values.shape[1])],
-                f"Mean {mean}; of every pair's real queries {of_all}. Equal weights would give "
-                f"{number(even, 3)}.",
-                summaries={"mean": values.mean(-1)},
-                digits=3,
-            )
-            tables.append(table)
-    return TraceReport(tables, tensors, traced.facts)
 
 
 # The scale -----------------------------------------------------------------------------------
@@ -175,7 +131,7 @@ def heads() -> TraceReport:
     traced = trace(InspectedBatch(batch, vocabulary, model, "fresh weights"), "encoder", 1)
     names = list(traced.tensors)
     path = names[: names.index("attention_output") + 1]
-    tensors = {name: traced.tensors[name] for name in path}
+    tensors = {name: traced.tensors[name] for name in path if name != "unmasked_weights"}
     short = {PAD_ID: CLOSED, EOS_ID: "E"}
     cells = [[short.get(i) or vocabulary.name(i) for i in ids] for ids in batch.src.tolist()]
     table = Table(
@@ -198,7 +154,8 @@ def heads() -> TraceReport:
 def _leaks_of_lists(traced: Trace) -> Table:
     """The share of attention on pads, mean over the real queries and heads of each list."""
     real = padding_mask(traced.inspected.batch.src)
-    shares = _shares(traced, ~real[:, None, None]).values()
+    weights = traced.tensors["unmasked_weights"], traced.tensors["weights"]
+    shares = [(each * ~real[:, None, None]).sum(-1) for each in weights]  # (B, H, S)
     rows = []
     for row, places in enumerate(real):
         means = [(~places).double().mean(), *(share[row][:, places].mean() for share in shares)]

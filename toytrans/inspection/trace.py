@@ -28,6 +28,7 @@ from toytrans.inspection.table import (
 )
 from toytrans.model.attention import Attention
 from toytrans.model.layers import DecoderLayer, EncoderLayer, Residual
+from toytrans.model.masks import causal_mask, padding_mask
 
 SUBLAYERS: dict[Part, tuple[str, ...]] = {
     "encoder": ("attention", "feed_forward"),
@@ -232,9 +233,11 @@ def _attention(call: AttentionCall, memory: Tensor, key_ids: Tensor) -> Iterator
     yield Step("scores", steps.scores, "weights", f"{note}\nBefore the mask.")
     if module.cap:
         yield Step("capped", steps.capped, "weights")
-    for name, added in (("bias", module.score_bias(call.context)), ("mask", call.context.mask)):
-        if added is not None:
-            yield Step(name, added.detach(), "weights")
+    if (bias := module.score_bias(call.context)) is not None:
+        yield Step("bias", bias.detach(), "weights")
+    yield Step("unmasked_weights", call.unmasked().weights, "weights")
+    if call.context.mask is not None:
+        yield Step("mask", call.context.mask, "weights")
     note = "Scores plus bias plus mask. Masked cells hold the lowest finite number."
     yield Step("masked", steps.masked, "weights", note)
     note = "Each row sums to 1, or is 0 if it has no visible key."
@@ -342,17 +345,36 @@ def _value(traced: Trace, step: Step, place: str, row: int, head: int) -> Table:
     title = label(name)
     if values.dim() == 3:
         values, title = values[head], f"{title}, head {head + 1}"
-    summaries, first = None, 0
+    summaries, first, notes = None, 0, step.note.splitlines()
     if name == "weights":
         summaries = {"sum": values.sum(-1)}
+    elif name == "unmasked_weights":
+        summaries, notes = _leaks(traced, row, head)
     elif name.endswith("_normed"):
         summaries = {"mean": values.mean(-1), "sd": values.std(-1, correction=0)}
     elif name.endswith("projected") or name == "merged":
         first = head * traced.tensors["q"].shape[-1]
     of_keys = name in ("k", "v") or name.startswith("memory")
     rows, columns = keys if of_keys else queries, keys if step.group == "weights" else None
-    notes = step.note.splitlines()
     return matrix(place, title, values, rows, columns, *notes, summaries=summaries, first=first)
+
+
+def _leaks(traced: Trace, row: int, head: int) -> tuple[dict[str, Tensor], list[str]]:
+    """The shares of each query's weights on pads, and in the decoder on later tokens, were there no
+    mask; and their means over heads."""
+    queries, keys = (ids[row] for ids in traced.inspected.ids(traced.name))
+    weights, real = traced.tensors["unmasked_weights"][row], padding_mask(queries)
+    cells = {"pads": ~padding_mask(keys).expand(len(queries), -1)}  # (Tq, Tk)
+    if traced.part == "decoder":
+        cells["the future"] = ~causal_mask(len(keys)) & ~cells["pads"]
+    shares = {name: (weights * each).sum(-1) for name, each in cells.items()}  # (H, Tq)
+    notes = [
+        f"Without the mask {number(share[:, real].mean(), 3)} of the weights of real queries, in "
+        f"all heads, would be on {name}; equal weights would give "
+        f"{number(cells[name][real].double().mean(), 3)}."
+        for name, share in shares.items()
+    ]
+    return {name: share[head] for name, share in shares.items()}, notes
 
 
 # Accounts ------------------------------------------------------------------------------------
