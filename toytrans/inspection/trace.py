@@ -27,7 +27,7 @@ from toytrans.inspection.table import (
     tiny,
 )
 from toytrans.model.attention import Attention
-from toytrans.model.layers import DecoderLayer, EncoderLayer, Residual
+from toytrans.model.layers import DecoderLayer, EncoderLayer, FeedForward, Residual
 from toytrans.model.masks import causal_mask, padding_mask
 
 SUBLAYERS: dict[Part, tuple[str, ...]] = {
@@ -170,17 +170,16 @@ def _layer(
             of = "projection" if name == "attention" else name
             before = made(f"{name}_normed", of, residual.norm, x)
             yield before
-        if isinstance(module, Attention):
-            output = Step(f"{name}_output", called(module).output, group)
-            if name == "attention":
-                yield from inside
-                output = _again(output, module.out_proj, inside[-1])
-        else:
-            first, nonlinear, _, second = cast(nn.Sequential, module)
+        output = Step(f"{name}_output", called(module).output, group)
+        if name == "attention":
+            yield from inside
+            output = _again(output, cast(Attention, module).out_proj, inside[-1])
+        elif isinstance(module, FeedForward):  # a fault may have left it out
+            first, nonlinear, _, second = module
             hidden = made("feed_forward_hidden", name, first, before)
             of, expected = f"{activation} of feed forward hidden", nonlinear(hidden.tensor)
             active = Step("feed_forward_active", called(nonlinear).output, name, of, of, expected)
-            output = made("feed_forward_output", name, second, active)
+            output = _again(output, second, active)
             yield from (hidden, active)
         yield output
         summed = called(residual).output if residual.pre else called(residual.norm).args[0]
