@@ -130,17 +130,6 @@ def test_the_numbers_of_the_page_are_those_that_are_kept():
                 assert number == "-" or number in means, (name, kind, number, means)
 
 
-def test_files_count_by_their_contents_wherever_they_lie(scan_files):
-    other = scan_files / "other"
-    other.mkdir()
-    for name in SCAN_FILES:
-        (other / name).write_bytes((scan_files / name).read_bytes())
-    here, there = (plan_board("scan", folder).trials[0] for folder in (scan_files, other))
-    assert here.path == there.path
-    (other / "tasks_train_simple.txt").write_text("IN: run OUT: I_RUN\n")
-    assert here.path != plan_board("scan", other).trials[0].path
-
-
 def test_boards_tasks_and_files_that_are_not_there_are_refused(tiny, command: Command, refused):
     (tiny / "tiny.yaml").write_text(BOTH)
     assert json.loads(command("board", "--json").out) == {"tiny": ["copy", "reverse"]}
@@ -187,7 +176,7 @@ def test_a_board_trains_writes_its_table_and_is_not_trained_twice(tiny, command:
         "copy: free-running exact match, all: test pairs of lengths 1 to 4 (aim 0.5)" in again.out
     )
     lines = [line.split() for line in again.out.splitlines()]
-    assert [line[1] for line in lines if line[:1] == ["ours"]] == ["2"] * 4, "runs"
+    assert {line[1] for line in lines if line[:1] == ["ours"]} == {"2"}, "runs"
     assert "published: somebody 0.250" in again.out
     (run, *_) = folder.glob("copy-ours-s0-*")
     found = json.loads((run / "eval.json").read_text())["measures"]

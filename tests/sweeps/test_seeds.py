@@ -41,7 +41,7 @@ def test_runs_that_differ_in_either_seed_are_one_group(here: Path, command: Comm
     for changes in runs:
         assert command("train", "c.yaml", "--set", changes, "--out", changes).code == 0
     groups = json.loads(command("eval", *runs, "--json").out)["groups"]
-    assert "seeds 1 1/5 2" in command("eval", *runs, "--metric", "loss").out
+    assert "seeds 0 0/5 1 2" in command("eval", *runs, "--metric", "loss").out
     found = [{run["run"] for run in group["runs"]} for group in groups]
     assert found == [set(runs[:3]), set(runs[3:])]
     assert command("train", "c.yaml", "--seed", "1", "--out", "short").code == 0

@@ -248,9 +248,8 @@ def _split(text: str) -> list[str]:
 
 def _checked(choice: Sequence[str], load: LoadConfig, measure: Measure, *, here: bool) -> Config:
     """The config of a choice, which can be trained and measured. Raises UserError naming the choice
-    where the fault is in it."""
-
-    def check(choice: Sequence[str]) -> Config:
+    where the fault is not in the file itself."""
+    try:
         config = load(choice)
         check_fault(config.fault, config.model)
         if here:
@@ -258,13 +257,10 @@ def _checked(choice: Sequence[str], load: LoadConfig, measure: Measure, *, here:
         dataset = open_dataset(config)
         check_dataset(config, dataset)
         pairs_of_split(config, dataset.facts, split_of(config), measure.selection())
-        return config
-
-    try:
-        return check(choice)
     except UserError as error:
-        check([])  # a mistake in the file itself is told as such
-        raise UserError(f"{' '.join(choice)}: {error}") from None
+        load([])
+        raise UserError(": ".join(filter(None, (" ".join(choice), str(error))))) from None
+    return config
 
 
 def _label(choice: Sequence[str], seed: int) -> str:
