@@ -9,6 +9,7 @@ from conftest import SCHEMES, config_of
 
 from toytrans.data.batches import training_batches
 from toytrans.data.open import open_dataset
+from toytrans.errors import UserError
 from toytrans.model.positions.base import Positions
 from toytrans.training.graphs import Capture, choose_capture
 from toytrans.training.trainer import Trainer
@@ -99,15 +100,15 @@ def test_a_recorded_run_resumes_with_the_same_numbers(tmp_path):
     ],
     ids=str,
 )
-def test_what_cannot_be_recorded_is_eager_and_says_why(sections, reason):
+def test_what_cannot_be_recorded_is_refused(sections, reason):
     config = config_of(**(sections | {"train": {"cuda_graphs": "on"} | sections.get("train", {})}))
     processes = 2 if "processes" in reason else 1
     precision = config.train.precision
-    capture, said = choose_capture(config, torch.device("cuda:0"), precision, processes)
-    assert capture is None and said.startswith("no CUDA graphs: ") and reason in said
+    with pytest.raises(UserError, match=f"train.cuda_graphs: on: .*{reason}"):
+        choose_capture(config, torch.device("cuda:0"), precision, processes)
 
 
 def test_cuda_graphs_need_cuda(here, refused):
     said = refused("train", "--config", "c.yaml", "--set", "train.cuda_graphs=on")
-    assert "train.cuda_graphs: on needs a CUDA device, not cpu" in said
+    assert "train.cuda_graphs: on: it needs a CUDA device, not cpu" in said
     assert not (here / "runs").exists()

@@ -213,7 +213,7 @@ def _print_results(trainer: "Trainer") -> None:
         scores = trainer.scores.get(run.step) if split == "valid" else None
         if scores is None:
             own = context.shard_pairs(pairs)
-            counted = evaluate(run.model, own, run.facts, source_bos=run.config.source_bos)
+            counted = evaluate(run.model, own, run.facts)
             scores = context.all_scores(counted)
         rows += parts_of(split, scores)
     if context.is_main:
