@@ -301,7 +301,7 @@ def _tree_of(config: Any) -> Tree:
     if isinstance(config, str | Path):
         return read_tree(Path(config))
     if isinstance(config, Config):
-        return Tree(IN_PYTHON, config.model_dump(mode="json"))
+        config = config.model_dump(mode="json")
     if isinstance(config, Mapping):
         return Tree(IN_PYTHON, copy.deepcopy(dict(config)))
     kind = type(config).__name__

@@ -157,16 +157,17 @@ class Scores:
     def __repr__(self) -> str:
         lines = [self._title()]
         for label, summary in self.labelled():
-            cells = zip(HEADINGS, _cells(summary), strict=True)
-            lines.append(f"  {label}: " + ", ".join(f"{name} {cell}" for name, cell in cells))
+            cells = [f"{name} {cell}" for name, cell in _cells(summary).items()]
+            lines.append(f"  {label}: {', '.join(cells)}")
         return "\n".join(lines)
 
     def _repr_html_(self) -> str:
-        rows = [(label, _cells(summary)) for label, summary in self.labelled()]
+        rows = self.labelled()
         for low, high, _ in spans(self.lengths, self.train_length):
             label = f"{low} to {high}" if low < high else f"length {low}"
-            rows.append((label, _cells(self.summary(low, high))))
-        return html_table(self._title(), HEADINGS, rows)
+            rows.append((label, self.summary(low, high)))
+        cells = [(label, list(_cells(summary).values())) for label, summary in rows]
+        return html_table(self._title(), list(_cells(rows[0][1])), cells)
 
     def _title(self) -> str:
         """The run, its step and fault, and the pairs."""
@@ -177,17 +178,15 @@ class Scores:
         return f"{of['run']}, step {of['checkpoint']}{remark and f'; {remark}'}: {of['split']}"
 
 
-HEADINGS = ("pairs", "free-running exact match", "95%", "token accuracy", "loss")
-
-
-def _cells(summary: Summary) -> list[str]:
-    return [
-        f"{summary['examples']:,}",
-        f"{summary['exact_match']:.3f}",
-        f"{summary['low']:.3f}..{summary['high']:.3f}",
-        f"{summary['token_accuracy']:.3f}",
-        f"{summary['loss']:.4f}",
-    ]
+def _cells(summary: Summary) -> dict[str, str]:
+    """What a table shows, by its headings."""
+    return {
+        "pairs": f"{summary['examples']:,}",
+        "free-running exact match": f"{summary['exact_match']:.3f}",
+        "95%": f"{summary['low']:.3f}..{summary['high']:.3f}",
+        "token accuracy": f"{summary['token_accuracy']:.3f}",
+        "loss": f"{summary['loss']:.4f}",
+    }
 
 
 def _share(part: float, whole: int) -> float:

@@ -48,22 +48,22 @@ def state_of_process() -> tuple:
 
 
 @pytest.fixture(scope="module")
-def run(tmp_path_factory: pytest.TempPathFactory) -> toytrans.Run:
-    return toytrans.train(TINY, tmp_path_factory.mktemp("run"))
+def run(tiny_run: Path) -> toytrans.Run:
+    """What a command has trained."""
+    return toytrans.load(tiny_run / "runs/c")
 
 
 # Training -------------------------------------------------------------------------------------
 
 
-def test_a_file_a_dict_and_a_config_train_the_run_of_the_command(command: Command):
-    assert command("train", "c.yaml", "--out", "by-command").code == 0
+def test_a_file_a_dict_and_a_config_train_the_run_of_the_command(run: toytrans.Run):
     config = toytrans.Config.model_validate(TINY)
-    runs = [toytrans.train(given) for given in ("c.yaml", Path("c.yaml"), TINY, config)]
-    assert [str(run.path) for run in runs] == ["runs/c", "runs/c-2", "runs/copy", "runs/copy-2"]
-    for run in runs:
-        assert run.config == config and not run.unfinished
-        assert checkpoints_of(run.path) == checkpoints_of("by-command") != {}
-        assert records_of(run.path) == records_of("by-command")
+    made = [toytrans.train(given) for given in ("c.yaml", Path("c.yaml"), TINY, config)]
+    assert [str(each.path) for each in made] == ["runs/c", "runs/c-2", "runs/copy", "runs/copy-2"]
+    for each in made:
+        assert each.config == config and not each.unfinished
+        assert checkpoints_of(each.path) == checkpoints_of(run.path) != {}
+        assert records_of(each.path) == records_of(run.path)
     assert TINY["data"]["task"] == "copy", "a dict stays as it is"
 
 

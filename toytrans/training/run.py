@@ -197,13 +197,12 @@ class RunFolder:
     @property
     def unfinished(self) -> str:
         """The progress of an unfinished training, say "step 3 of 200"; empty at its end."""
-        try:
+        train = self.config.train
+        with contextlib.suppress(UserError):  # the command that reads the checkpoint raises it
             progress = self.progress()
-        except UserError:  # the command that reads the checkpoint says what is wrong
-            return ""
-        if progress is None or progress.stop_reason(self.config.train):
-            return ""
-        return f"step {progress.step} of {self.config.train.max_steps}"
+            if progress is not None and not progress.stop_reason(train):
+                return f"step {progress.step} of {train.max_steps}"
+        return ""
 
     def load(
         self, checkpoint: str = "best", device: str = "auto", trust_code: bool = False
@@ -324,15 +323,13 @@ def newest_run() -> Path:
 
     Raises UserError if there is none.
     """
-    entries = list(RUNS.iterdir()) if RUNS.is_dir() else []
+    entries = RUNS.iterdir() if RUNS.is_dir() else ()
     runs = [path for path in entries if is_run(path) and saved_steps(path)]
     for path in sorted(runs, key=lambda run: (run / CONFIG).stat().st_mtime_ns, reverse=True):
-        try:
-            sealed = is_sealed(RunFolder.open(path).config.fault)
-        except UserError:  # the command that opens it says what is wrong
-            sealed = False
-        if not sealed:
-            return path
+        with contextlib.suppress(UserError):  # the command that opens it raises it again
+            if is_sealed(RunFolder.open(path).config.fault):
+                continue
+        return path
     raise UserError(
         f"{RUNS}: no run here yet; train one, say `toytrans train textbook`, or name a run "
         "directory"

@@ -23,7 +23,7 @@ from toytrans.config.schema import Config
 from toytrans.data.batches import Batch, largest_batch, training_batches
 from toytrans.data.pairs import Dataset, Pairs, all_pairs
 from toytrans.errors import UserError, ran_out_of_memory
-from toytrans.evaluation import Scores, evaluate
+from toytrans.evaluation import evaluate
 from toytrans.training.checkpoint import (
     CHECKPOINTS,
     Checkpoint,
@@ -60,7 +60,6 @@ class Trainer:
     locked: the metrics.jsonl that this training holds; a folder with another is not written to.
     stop_reason: why training ended; None while it runs.
     not_finite: the number that was not finite, if training diverged.
-    scores: the validation scores of the best checkpoint by its step, if it was measured here.
     saved_step: the step of the newest checkpoint, written or resumed from.
     interrupted: whether to save and stop after the running step. received: the numbers of signals,
         of which one does the same.
@@ -94,7 +93,6 @@ class Trainer:
         self.stop_reason: StopReason | None = None
         self.not_finite = ""
         self.interrupted, self.received = False, list[int]()
-        self.scores: dict[int, Scores] = {}
         self._valid: Pairs | None = None
         self.saved_step: int | None = None
         self._saved_at = 0.0
@@ -314,16 +312,13 @@ class Trainer:
         if self._valid is None:
             self._valid = self.context.shard_pairs(all_pairs(self.dataset, "valid"))
         own = evaluate(self.model, self._valid, self.dataset.facts)
-        scores = self.context.all_scores(own)
-        counts = scores.summary()
-        progress = self.progress
+        counts, progress = self.context.all_scores(own).summary(), self.progress
         progress.evaluations_since_best += 1
-        quality = (counts["exact_match"], -counts["loss"])
+        match, loss = counts["exact_match"], counts["loss"]
         best_loss = math.inf if progress.best_loss is None else progress.best_loss
-        if math.isfinite(counts["loss"]) and quality > (progress.best_exact_match, -best_loss):
+        if math.isfinite(loss) and (match, -loss) > (progress.best_exact_match, -best_loss):
             progress.best_step, progress.evaluations_since_best = progress.step, 0
-            self.scores = {progress.step: scores}
-            progress.best_exact_match, progress.best_loss = counts["exact_match"], counts["loss"]
+            progress.best_exact_match, progress.best_loss = match, loss
         return {f"valid_{key}": counts[key] for key in ("exact_match", "token_accuracy", "loss")}
 
     def _reason_to_stop(self, elapsed: float) -> StopReason | None:
