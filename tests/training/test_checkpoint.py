@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 import torch
 from conftest import Command
+from killed import train_and_kill
 
 from toytrans.errors import UserError
 from toytrans.training.checkpoint import (
@@ -34,6 +35,12 @@ def test_the_newest_two_and_the_best_are_kept(tmp_path: Path):
     assert [pick_step(tmp_path, which) for which in ("best", "last", "4")] == [2, 5, 4]
     with pytest.raises(UserError, match="no checkpoint 999"):
         pick_step(tmp_path, "9" * 5000)
+
+
+@pytest.mark.usefixtures("here")
+def test_four_kills_change_nothing():
+    """Resumed training is the training that was not interrupted; tests/slow has more kills."""
+    train_and_kill(kills=4, seed=0)
 
 
 def test_weights_that_are_tied_are_stored_once(run: Path):

@@ -143,17 +143,11 @@ def test_memory_that_runs_out_in_a_measurement(run, command: Command, monkeypatc
 
 
 def test_the_largest_batch_of_all_is_known_before_the_first_step():
-    """Of a task, and of a file wherever it is, which the first pool does not always hold."""
+    """Of a task, and of a file wherever it is."""
     Path("a.tsv").write_text("1 2\t2 1\n" * 6000 + f"{'1 ' * 300}\t2\n" + "2\t1\n" * 3000)
     Path("f.yaml").write_text("data: {files: {train: a.tsv, valid: a.tsv}, batch_tokens: 256}")
-    first = 0
-    for seed in range(5):
-        config = load_config(Path("f.yaml"), [f"seed={seed}"])
-        source = open_dataset(config)
-        assert largest_batch(source, config).src.shape == (1, 320)
-        pool = itertools.takewhile(lambda dealt: dealt[1] <= 4096, training_batches(source, config))
-        first += max(batch.src.shape[1] for batch, _ in pool) == 320
-    assert first < 5
+    config = load_config(Path("f.yaml"), [])
+    assert largest_batch(open_dataset(config), config).src.shape == (1, 320)
 
     def scores(batch) -> int:
         (rows, src_width), tgt_width = batch.src.shape, batch.tgt_out.shape[1]

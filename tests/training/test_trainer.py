@@ -14,9 +14,8 @@ from toytrans.data.batches import training_batches
 from toytrans.data.open import open_dataset
 from toytrans.model.transformer import Transformer
 from toytrans.training.checkpoint import saved_steps
-from toytrans.training.optimizer import learning_rate
 from toytrans.training.run import RunFolder, create_run
-from toytrans.training.step import summed_loss
+from toytrans.training.step import learning_rate, summed_loss
 from toytrans.training.trainer import Trainer
 
 CPU = torch.device("cpu")

@@ -131,17 +131,11 @@ def choose_capture(
     if train.cuda_graphs != "on":
         return None
     own = model.class_ or any(map(is_reference, (model.positions, model.cross_positions)))
-    by_hand = model.backward == "by_hand"
-    reasons = {
-        f"it needs a CUDA device, not {device.type}": device.type != "cuda",
-        "several processes exchange gradients in each step": processes > 1,
-        "train.accumulate adds up batches of several shapes": train.accumulate > 1,
-        "code of your own may read values back": own,
-        f"fault {config.fault} counts its tokens in the batch": config.fault is not None,
-        "model.backward: by_hand keeps what it needs outside of graphs": by_hand,
-        "fp64 is for comparisons": precision == "fp64",
-    }
-    for reason, holds in reasons.items():
-        if holds:
-            raise UserError(f"train.cuda_graphs: on: {reason}; leave it out")
+    plain = train.accumulate == 1 and config.fault is None and model.backward == "autograd"
+    alone = device.type == "cuda" and processes == 1 and precision != "fp64"
+    if own or not plain or not alone:
+        raise UserError(
+            "train.cuda_graphs: on needs a CUDA device, one process, accumulate: 1, no fault, "
+            "backward: autograd, no code of your own, and fp32 or bf16; leave it out"
+        )
     return CudaCapture(device)

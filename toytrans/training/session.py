@@ -30,9 +30,9 @@ from toytrans.training.environment import changes, environment_of
 from toytrans.training.faults import check_fault
 from toytrans.training.folder import choose_folder, locked_folder, new_folder
 from toytrans.training.graphs import choose_capture
-from toytrans.training.optimizer import learning_rate
 from toytrans.training.run import METRICS, RunFolder, create_run, is_run
 from toytrans.training.signals import collect_signals
+from toytrans.training.step import learning_rate
 from toytrans.training.trainer import Trainer
 from toytrans.user_code import shown
 

@@ -42,9 +42,8 @@ from toytrans.training.devices import Precision
 from toytrans.training.distributed import SINGLE_PROCESS, DistributedContext
 from toytrans.training.faults import build_model, objective_of
 from toytrans.training.graphs import Capture, GraphedUpdate, most_places
-from toytrans.training.optimizer import AdamW, learning_rate
 from toytrans.training.run import METRICS, Record, append_record
-from toytrans.training.step import Update, Updated
+from toytrans.training.step import AdamW, Update, Updated, learning_rate
 
 SECONDS_BETWEEN_SAVES = 60.0
 """A checkpoint is written after every evaluation, and at least this often."""
