@@ -268,13 +268,10 @@ def sweep(
             lay_over(tree, text, "grid")
         return config_of(tree)
 
-    def as_yaml(value: Any) -> str:
-        return value if isinstance(value, str) else json.dumps(value)
-
     planned = plan(
         SWEEPS / _name_of(config, with_changes(())) if out is None else Path(out),
         with_changes,
-        [f"{key}={','.join(map(as_yaml, values))}" for key, values in (grid or {}).items()],
+        [f"{key}={','.join(map(_as_yaml, values))}" for key, values in (grid or {}).items()],
         known,
         of_lengths(_checked_lengths(lengths), examples),
         here=on == "local",
@@ -313,6 +310,10 @@ def _name_of(config: Settings, checked: Config) -> str:
     if isinstance(config, str | Path):
         return Path(config).stem
     return (checked.data.task or "files").rpartition(":")[2]
+
+
+def _as_yaml(value: Any) -> str:
+    return value if isinstance(value, str) else json.dumps(value)
 
 
 def _several(sequences: Sequences) -> list[str]:
