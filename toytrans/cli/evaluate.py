@@ -81,7 +81,6 @@ def evaluate(
     from toytrans.sweeps.comparison import Comparison, compare
     from toytrans.sweeps.groups import Member, group
     from toytrans.sweeps.measure import Measure, Result, of_lengths, result_of
-    from toytrans.training.measured import measure
     from toytrans.training.run import RunFolder, is_run
 
     scores: dict[Path, Scores] = {}
@@ -91,7 +90,7 @@ def evaluate(
         run = open_run(path, checkpoint, device)
         with _followed(path) as follow:
             selection = wanted.selection()
-            found = measure(run, files or split, selection, wanted.decode, beam, follow)
+            found = run.measure(files or split, selection, wanted.decode, beam, follow)
         scores[path] = found
         return result_of(run, found, wanted)
 

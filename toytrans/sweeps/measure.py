@@ -23,7 +23,6 @@ from toytrans.files import read_json
 from toytrans.model.initialisation import count_parameters
 from toytrans.rounding import share
 from toytrans.training.checkpoint import Count
-from toytrans.training.measured import measure
 from toytrans.training.run import Run
 
 EVAL = "eval.json"
@@ -178,8 +177,7 @@ def evaluate(
         if name not in found:
             same = [result for result in found.values() if result.measure == wanted]
             if not same:
-                pairs, decode = wanted.selection(), wanted.decode
-                scores = measure(run, split_of(run.config), pairs, decode)
+                scores = run.measure(split_of(run.config), wanted.selection(), wanted.decode)
                 same = [result_of(run, scores, wanted)]
             found[name] = same[0]
             yield _Eval(measures=found).model_dump(mode="json")

@@ -22,6 +22,7 @@ from toytrans.errors import UserError, how_to_install
 from toytrans.sweeps.trial import Failure, Trial, keep_failure, run
 from toytrans.training import devices
 from toytrans.training.environment import usable_cores
+from toytrans.training.signals import end_at_once
 from toytrans.user_code import as_read, trust_as_read
 
 Ended = tuple[Trial, Failure | None]
@@ -110,6 +111,7 @@ def _child(trial: Trial, code: Mapping[str, bytes], answers: Connection) -> None
     """The program of one process. code: the user's, as the parent has read it."""
     if hasattr(signal, "pthread_sigmask"):  # the terminal's signals are the parent's to act on
         signal.pthread_sigmask(signal.SIG_BLOCK, (signal.SIGINT, signal.SIGHUP))
+    end_at_once()
     threading.Thread(target=_end_with_parent, daemon=True).start()
     trust_as_read(code)
     answers.send(run(trial))
@@ -169,6 +171,7 @@ def run_on_ray(trials: Sequence[Trial], at_once: int | None = None) -> Generator
 
 def _task(trial: Trial, code: Mapping[str, bytes], folder: str) -> Failure | None:
     """The program of one task, in the folder of the command. code: the user's, as it was read."""
+    end_at_once()
     trust_as_read(code)
     if not os.path.isdir(folder):
         lost = f"{folder}: not on {platform.node()}; the nodes must share the folder of the command"

@@ -27,8 +27,7 @@ from toytrans.files import Unreadable, disk_errors, json_text, read_json, write_
 from toytrans.sweeps.measure import EVAL, Measure, Result, evaluate, read_results
 from toytrans.training import devices
 from toytrans.training.checkpoint import saved_steps
-from toytrans.training.lock import is_locked
-from toytrans.training.run import METRICS, RunFolder
+from toytrans.training.run import METRICS, RunFolder, is_locked
 from toytrans.training.session import open_session
 from toytrans.training.signals import exit_if_signalled
 from toytrans.user_code import RAISED, digests, fault_in_user_code
@@ -175,7 +174,7 @@ def _train_and_measure(trial: Trial) -> Failure | None:
     torch.set_num_threads(1)
     devices.tune_process()
     name, silent = trial.path.name, lambda _: None
-    with open_session(trial.config, name, trial.path, True, silent, second="waits") as trainer:
+    with open_session(trial.config, name, trial.path, True, silent, waits=True) as trainer:
         for _ in trainer.train():
             pass
         exit_if_signalled(trainer.received)
