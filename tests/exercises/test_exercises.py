@@ -31,7 +31,7 @@ COMMANDS = (
     "inspect-masks --config exercise-7/exercise.yaml --json",
     "trace runs/exercise",
     "demo leaks runs/exercise",
-    *(f"check runs/exercise {CHECK}{form}" for form in ("", " --json", " --format html")),
+    *(f"check runs/exercise {CHECK}{form}" for form in ("", " --json")),
     f"check --config exercise-7/exercise.yaml {CHECK}",
     "runs",
     "eval runs/exercise",

@@ -17,7 +17,7 @@ from rich.text import Text
 
 from toytrans.cli.attention import map_of_head
 from toytrans.cli.tables import axis_names
-from toytrans.cli.terminal import output, plain, printable
+from toytrans.cli.terminal import output, printable
 from toytrans.data.batches import make_batch
 from toytrans.data.pairs import Pairs, all_pairs
 from toytrans.errors import UserError
@@ -39,21 +39,16 @@ def watch(trainer: Trainer) -> Iterator[Callable[["Moment"], None]]:
     """The view, on standard error. Yields what draws a moment, if it is time for it."""
     console, pairs = output(stderr=True), few(all_pairs(trainer.dataset, "valid"))
     losses: dict[int, float] = {}
-    seen: list[Moment] = []
     due = 0.0
-
-    def draw() -> None:
-        width = min(console.width, WIDEST) - 1
-        live.update(view_of(trainer, pairs, seen[-1], losses, width), refresh=True)
 
     def show(moment: "Moment") -> None:
         nonlocal due
         began = time.monotonic()
-        seen[:] = [moment]
         losses[moment.step] = moment.loss
-        if began >= due:
+        if began >= due or moment.step == trainer.config.train.max_steps:
+            view = view_of(trainer, pairs, moment, losses, min(console.width, WIDEST) - 1)
             with contextlib.suppress(OSError):  # a terminal that was closed: its signal saves
-                draw()
+                live.update(view, refresh=True)
             due = time.monotonic() + max(1.0, WAIT * (time.monotonic() - began))
 
     live = Live(console=console, auto_refresh=False, redirect_stdout=False)
@@ -64,8 +59,6 @@ def watch(trainer: Trainer) -> Iterator[Callable[["Moment"], None]]:
         yield show
     finally:
         with contextlib.suppress(OSError):
-            if seen:
-                draw()
             live.stop()
 
 
@@ -75,23 +68,20 @@ def view_of(
     """Everything that is known. losses: by step. pairs: what is translated."""
     total, match = trainer.config.train.max_steps, moment.match
     lines = [
-        plain(f"{trainer.run.name} step {moment.step:,}/{total:,}, ", "bold")
-        + Text(f"{moment.left:,.0f} s left, {moment.rate:,.0f} tokens/s"),
-        Text(
-            f"loss {moment.loss:.4f}  free-running exact match "
-            f"{'-' if match is None else share(match)}  learning rate {moment.lr:.1e}"
-        ),
-        *(Text(line) for line in _curve(losses, total, width)),
-        Text(),
+        f"{printable(trainer.run.name)} step {moment.step:,}/{total:,}, {moment.left:,.0f} s left, "
+        f"{moment.rate:,.0f} tokens/s",
+        f"loss {moment.loss:.4f}  free-running exact match "
+        f"{'-' if match is None else share(match)}  learning rate {moment.lr:.1e}",
+        *_curve(losses, total, width),
+        "",
     ]
-    for line in lines:
-        line.truncate(width)
-    return Group(*lines, Columns(list(_sample(trainer, pairs, width)), padding=(0, 2)))
+    texts = (Text(line, no_wrap=True, overflow="crop") for line in lines)
+    return Group(*texts, Columns(list(_sample(trainer, pairs, width)), padding=(0, 2)))
 
 
 @torch.no_grad()
 def _sample(trainer: Trainer, pairs: Pairs, width: int) -> Iterator[Text]:
-    """The pairs translated, and the clearest head of cross-attention on the first of them."""
+    """The pairs translated, and the clearest head of cross-attention on the first."""
     model, facts = trainer.model, trainer.dataset.facts
     batch = make_batch(pairs, trainer.config.source_bos).to(trainer.device)
     model.eval()
