@@ -38,7 +38,7 @@ def edit_config(run: Path, before: str, after: str) -> None:
     config.write_text(text.replace(before, after))
 
 
-def test_code_that_a_run_names_needs_trust_each_time(command: Command, refused, monkeypatch):
+def test_code_that_a_run_names_needs_trust_each_time(command: Command, refused):
     remedy = "own.py:f: code that a run names runs with --trust-code alone (trust_code=True in"
     assert remedy in refused("eval", "r")
     assert remedy in refused("inspect-masks", "r")
@@ -47,7 +47,6 @@ def test_code_that_a_run_names_needs_trust_each_time(command: Command, refused, 
     assert not Path("ran").exists()
     assert command("eval", "r", "--trust-code").code == 0
     assert Path("ran").exists()
-    monkeypatch.setenv("TOYTRANS_TRUST_CODE", "1")
     assert remedy in refused("eval", "r"), "nothing is kept"
 
 
@@ -99,20 +98,6 @@ def test_trust_ends_with_its_block(here: Path):
         assert user_code.load(reference)([1]) == [1]
     with pytest.raises(UserError, match="trust_code=True"):
         user_code.load(reference)
-
-
-def test_the_exit_of_a_signal_is_no_fault_of_the_code_that_runs(here: Path):
-    (here / "signals.py").write_text(
-        "from toytrans.training.signals import exit_if_signalled\n"
-        "def signalled(): exit_if_signalled([15])\n"
-        "def leaving(): exit(15)\n"
-    )
-    for name, fault in (("signalled", None), ("leaving", "SystemExit: 15 (signals.py:3)")):
-        reference = user_code.absolute(f"signals.py:{name}")
-        user_code.trust([reference])
-        with pytest.raises(SystemExit) as stop:
-            user_code.load(reference)()
-        assert user_code.fault_in_user_code(stop.value) == fault
 
 
 def test_a_config_finds_the_code_beside_it_and_an_option_that_of_the_working_directory(

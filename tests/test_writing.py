@@ -56,16 +56,6 @@ def test_names_that_are_taken_or_too_long_are_refused(what: str, refused):
     refused(*WRITERS[what], f"no/such/made{end}")
 
 
-@pytest.mark.parametrize("what", WRITERS)
-def test_the_longest_name_is_written(what: str, command: Command):
-    end = Path(NAMES.get(what, "")).suffix
-    name = "n" * (255 - len(end)) + end
-    answer = command(*WRITERS[what], name)
-    assert answer.code == 0, answer.err
-    assert Path(name).exists()
-    assert not [each for each in os.listdir() if each.startswith(".")], "no drafts are left"
-
-
 def test_a_file_that_comes_meanwhile_is_kept(refused, monkeypatch: pytest.MonkeyPatch) -> None:
     """Another program writes the name before the draft is renamed."""
     link = os.link

@@ -62,7 +62,6 @@ def test_a_trained_reverse_model_shows_the_anti_diagonal(reverse: str, command: 
     best = head["rules"][0]
     assert best["share"] > 0.9 and best["weight"] > 0.5 and best["chance"] < 0.25
     answer = command(*given, "--head", str(head["head"]))
-    assert "1 2 3 4 5 6  ->  6 5 4 3 2 1" in answer.out and head["label"] in answer.out
     rows = [line for line in answer.out.splitlines() if re.match(r"[1-6$] [ ░-▓█]+$", line)]
     darkest = [max(range(2, len(row)), key=lambda k: " ░▒▓█".index(row[k])) for row in rows[:6]]
     assert darkest == list(range(darkest[0], darkest[0] - 12, -2))

@@ -62,7 +62,7 @@ def test_a_terminal_shows_the_training_and_its_numbers_stay(
         shown = screen.rest()
     assert screen.process.exitcode == 0, shown
     if columns == 80:
-        for text in ("step 6/6", "exact match", "learning rate", "tokens/s", "logarithmic"):
+        for text in ("step 6/6", "exact match", "learning rate", "tokens/s"):
             assert text in shown
         for text in ("source", "target", "translation", "layer 1 head"):
             assert text in shown, "a sample was taken"
@@ -79,7 +79,7 @@ def test_a_terminal_that_cannot_be_drawn_on_gets_lines(command: Command, monkeyp
     assert answer.code == 0 and "\x1b" not in answer.err
     with terminal(*TRAIN, "dumb", TERM="dumb") as screen:
         shown = screen.rest()
-    assert screen.process.exitcode == 0 and "logarithmic" not in shown
+    assert screen.process.exitcode == 0 and "learning rate" not in shown
 
 
 def test_a_signal_saves_and_the_terminal_is_as_before():

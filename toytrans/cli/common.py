@@ -139,7 +139,7 @@ def check_new(path: Path, endings: Sequence[str] = ()) -> None:
     """
     if endings and path.suffix.lower() not in endings:
         raise UserError(f"{path}: end the name with {' or '.join(endings)}")
-    with disk_errors(str(path), "the file"):
+    with disk_errors(path, "the file"):
         check_free(path, replace=False)
     if not os.path.isdir(path.parent):
         raise UserError(f"{path}: there is no folder {path.parent}; make it first")
@@ -156,5 +156,5 @@ def check_plot(path: Path, endings: Sequence[str] = (".png", ".svg")) -> None:
 
 def write_new(path: Path, raw: bytes, *, replace: bool = False) -> None:
     """Write the file that an option names. Raises UserError. replace: as in `write_file`."""
-    with disk_errors(str(path), "the file"):
+    with disk_errors(path, "the file"):
         write_file(path, raw, replace=replace)

@@ -64,21 +64,19 @@ def _batch_of(
     config: Path | None,
     src: list[str] | None = None,
     tgt: list[str] | None = None,
-    *,
-    otherwise: "Pairs | None" = None,
 ) -> "InspectedBatch":
     """The batch, and the model that reads it: a run's, a config's, or a small fresh one.
 
-    Where nothing is given, the newest run; without a run, the pairs `otherwise`. Raises UserError.
+    Where nothing is given, the newest run; without a run, the pairs of the walk. Raises UserError.
     """
     from toytrans.config.load import load_config
     from toytrans.inspection.shown import batch_of_config, batch_of_pairs, batch_of_run
+    from toytrans.inspection.walkthrough import PAIRS
 
     progress, pairs = Progress(), _given_pairs(run, config, src or [], tgt or [])
     if not (run or config or pairs):
         with contextlib.suppress(UserError):  # there is none
             run = newest()
-        pairs = None if run else otherwise
     chosen = pairs or ([], [])
     if run is not None:
         loaded = open_run(run)
@@ -89,12 +87,7 @@ def _batch_of(
         warn_of_fault(settings.fault)
         progress("the model")
         return batch_of_config(settings, *chosen)
-    if pairs is None:
-        raise UserError(
-            "nothing to inspect: there is no run here; name one, or give --config FILE, or "
-            '--src "5 7 9" --tgt "9 7 5"'
-        )
-    return batch_of_pairs(*pairs)
+    return batch_of_pairs(*(pairs or PAIRS))
 
 
 def _refuse_words(context: typer.Context, run: Path | None, src: list[str] | None) -> None:
@@ -311,10 +304,9 @@ def demo(
 
 def _demo(name: str, run: Path | None, config: Path | None) -> "TraceReport":
     from toytrans.inspection import demos
-    from toytrans.inspection.walkthrough import PAIRS
 
     if name == "decoding":
-        inspected = _batch_of(run, config, otherwise=PAIRS)
+        inspected = _batch_of(run, config)
         return demos.decoding(inspected, inspected.most_padded)
     if run or config:
         raise UserError(f"demo {name} shows numbers of its own; give no run and no config")

@@ -70,7 +70,7 @@ def train(
     ] = None,
     watched: Annotated[
         bool,
-        typer.Option("--watch", help="Show loss curve, translations and attention on a terminal."),
+        typer.Option("--watch", help="Show numbers, translations and attention on a terminal."),
     ] = False,
     trust_code: TrustCode = False,
 ) -> None:

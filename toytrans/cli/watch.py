@@ -1,12 +1,11 @@
-"""The view of `toytrans train --watch`: progress, loss, translations and attention on one screen.
+"""The view of `toytrans train --watch`: numbers, translations and attention on one screen.
 
 The view takes about a hundredth of the time of the training, and changes none of its numbers.
 """
 
 import contextlib
-import math
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING
 
 import torch
@@ -30,23 +29,21 @@ from toytrans.training.trainer import Trainer
 if TYPE_CHECKING:
     from toytrans.cli.train import Moment
 
-WAIT, WIDEST = 100, 100
-"""After a drawing: so many times as long as it took, and a second at least. Columns of the view."""
+WAIT = 100
+"""After a drawing: so many times as long as it took, and a second at least."""
 
 
 @contextlib.contextmanager
 def watch(trainer: Trainer) -> Iterator[Callable[["Moment"], None]]:
     """The view, on standard error. Yields what draws a moment, if it is time for it."""
     console, pairs = output(stderr=True), few(all_pairs(trainer.dataset, "valid"))
-    losses: dict[int, float] = {}
     due = 0.0
 
     def show(moment: "Moment") -> None:
         nonlocal due
         began = time.monotonic()
-        losses[moment.step] = moment.loss
         if began >= due or moment.step == trainer.config.train.max_steps:
-            view = view_of(trainer, pairs, moment, losses, min(console.width, WIDEST) - 1)
+            view = view_of(trainer, pairs, moment, console.width - 1)
             with contextlib.suppress(OSError):  # a terminal that was closed: its signal saves
                 live.update(view, refresh=True)
             due = time.monotonic() + max(1.0, WAIT * (time.monotonic() - began))
@@ -62,17 +59,14 @@ def watch(trainer: Trainer) -> Iterator[Callable[["Moment"], None]]:
             live.stop()
 
 
-def view_of(
-    trainer: Trainer, pairs: Pairs, moment: "Moment", losses: Mapping[int, float], width: int
-) -> Group:
-    """Everything that is known. losses: by step. pairs: what is translated."""
+def view_of(trainer: Trainer, pairs: Pairs, moment: "Moment", width: int) -> Group:
+    """Everything that is known. pairs: what is translated."""
     total, match = trainer.config.train.max_steps, moment.match
     lines = [
         f"{printable(trainer.run.name)} step {moment.step:,}/{total:,}, {moment.left:,.0f} s left, "
         f"{moment.rate:,.0f} tokens/s",
         f"loss {moment.loss:.4f}  free-running exact match "
         f"{'-' if match is None else share(match)}  learning rate {moment.lr:.1e}",
-        *_curve(losses, total, width),
         "",
     ]
     texts = (Text(line, no_wrap=True, overflow="crop") for line in lines)
@@ -104,16 +98,3 @@ def _sample(trainer: Trainer, pairs: Pairs, width: int) -> Iterator[Text]:
         pass
     finally:
         model.train()
-
-
-def _curve(losses: Mapping[int, float], total: int, width: int) -> list[str]:
-    """The logarithm of the loss over the steps: a title and a row of blocks."""
-    known = {k: math.log10(x) for k, x in losses.items() if x > 0 and math.isfinite(x)}
-    columns = {min(width - 1, step * width // total): known[step] for step in sorted(known)}
-    if not columns:
-        return []
-    low, high = min(columns.values()), max(columns.values())
-    scale, row = 7 / max(high - low, 1e-9), [" "] * (max(columns) + 1)
-    for column, value in columns.items():
-        row[column] = "▁▂▃▄▅▆▇█"[round((value - low) * scale)]
-    return [f"loss, from {10**high:.3g} to {10**low:.3g}, logarithmic", "".join(row)]
