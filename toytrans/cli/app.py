@@ -4,7 +4,6 @@ import atexit
 import contextlib
 import errno
 import os
-import re
 import sys
 import tempfile
 import traceback
@@ -131,11 +130,9 @@ def _run() -> int:
         return 2
     except Exception as error:
         if ran_out_of_memory(error):
-            amount = re.search(r"allocate (\d[\d.]* ?\w+)", str(error))
-            asked = f" ({amount[1]} more were asked for)" if amount else ""
             return _refuse(
-                f"out of memory{asked}; lower data.batch_tokens, the lengths of the sequences or "
-                "the sizes of the model"
+                "out of memory; lower data.batch_tokens, the lengths of the sequences or the sizes "
+                "of the model"
             )
         if fault := fault_in_user_code(error):
             return _refuse(f"your code: {fault}")
