@@ -149,7 +149,7 @@ def test_a_damaged_checkpoint_is_not_quietly_replaced_by_another(run, refused):
     progress = RunFolder.open(run).progress()
     assert progress is not None and progress.best_step is not None
     checkpoint_file(run, progress.best_step).write_bytes(b"")
-    says(refused("eval", str(run)), f"step-{progress.best_step}.safetensors", "--checkpoint")
+    says(refused("eval", str(run)), f"step-{progress.best_step}.safetensors", "move it away")
 
 
 @pytest.mark.parametrize("which", ["999", "\N{SUPERSCRIPT TWO}"])
@@ -236,7 +236,7 @@ def of_one_more(tensor: Tensor) -> Tensor:
 @pytest.mark.parametrize(
     ("part", "change", "words"),
     [
-        ("weights", put(of_one_more), "has shape"),
+        ("weights", put(of_one_more), "in the model of config.yaml"),
         ("weights", put(lambda t: t * float("nan")), "NaN or infinity"),
         ("weights", lambda tensors, name: tensors.pop(name), "is missing"),
         ("weights", lambda tensors, _: tensors.update(surplus=torch.zeros(2)), "tensor surplus"),
@@ -272,7 +272,7 @@ def test_files_that_are_no_safetensors_or_lie_are_refused_and_not_run(run, refus
     opcodes = {code.name for code, _, _ in pickletools.genops(OPENS_A_FILE)}
     assert {"GLOBAL", "REDUCE", "STOP"} <= opcodes  # it would call open when loaded
     vouch_for(run, 6, raw)
-    says(refused(*LAST), "step-6.safetensors: ", "--checkpoint 4")
+    says(refused(*LAST), "step-6.safetensors: ", "step 4 is used")
     assert not Path("opened").exists()
 
 

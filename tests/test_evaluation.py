@@ -40,7 +40,7 @@ def test_counts_are_those_of_one_row_at_a_time():
     pairs = source.pairs("test", torch.arange(30))
     model = model_of(VOCABULARY, positions="sinusoidal").train()
     facts = DataFacts(VOCABULARY, (0, 5))
-    scores = evaluate(model, pairs, facts, source_bos=False, batch_tokens=100)
+    scores = evaluate(model, pairs, facts, batch_tokens=100)
     assert model.training, "the mode is left as it was"
     model.eval()
     tokens = right = exact = 0
@@ -66,8 +66,8 @@ def test_translations_come_in_the_order_of_the_questions():
     model = model_of(VOCABULARY, positions="sinusoidal")
     facts = DataFacts(VOCABULARY, (0, 5))
     sequences = [["1"], [], ["4", "5", "6", "7", "8"], ["2", "+"]]
-    together = translate(model, sequences, facts, source_bos=False)
-    alone = [translate(model, [s], facts, source_bos=False)[0] for s in sequences]
+    together = translate(model, sequences, facts)
+    alone = [translate(model, [s], facts)[0] for s in sequences]
     assert together == alone
 
 
@@ -133,7 +133,7 @@ def test_greedy_exact_match_is_that_of_teacher_forcing():
     model = model_of(VOCABULARY, positions="sinusoidal")
     with torch.no_grad():  # says less than it could, so that it is right now and then
         model.src_embedding.weight[5:] = 0
-    found = evaluate(model, pairs, DataFacts(VOCABULARY, (0, 2)), source_bos=False)
+    found = evaluate(model, pairs, DataFacts(VOCABULARY, (0, 2)))
     total = found.summary()
     assert total["decoded"] == total["examples"] == 300
     assert 0 < total["wrong"] < 300, "some are right and some are not"
@@ -148,10 +148,10 @@ def test_only_some_pairs_of_each_length_are_decoded():
     config = config_of("copy", data={"train_length": [1, 5]})
     pairs = open_dataset(config).pairs("test", torch.arange(60))
     model, facts = model_of(VOCABULARY), DataFacts(VOCABULARY, (1, 5))
-    whole = evaluate(model, pairs, facts, source_bos=True)
-    some = evaluate(model, pairs, facts, source_bos=True, decode=3)
+    whole = evaluate(model, pairs, facts)
+    some = evaluate(model, pairs, facts, decode=3)
     rows = first_of_each(pairs.src_length, 3)
-    alone = evaluate(model, pairs.take(rows), facts, source_bos=True)
+    alone = evaluate(model, pairs.take(rows), facts)
     forced = ("examples", "token_accuracy", "forced_exact_match", "loss")
     for length in some.lengths:
         found, of_all, decoded = (each.summary(length, length) for each in (some, whole, alone))

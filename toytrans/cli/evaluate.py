@@ -91,7 +91,6 @@ def evaluate(
     from toytrans.sweeps.comparison import Comparison, compare
     from toytrans.sweeps.groups import Member, group
     from toytrans.sweeps.measure import Eval, Measure, eval_of, of_lengths, result_of
-    from toytrans.training.measured import measure
     from toytrans.training.run import RunFolder, is_run
 
     wanted = of_lengths(span, examples).model_copy(update={"decode": decode, "side": length_of})
@@ -101,8 +100,7 @@ def evaluate(
     def take(path: Path, wanted: Measure) -> Eval:
         run = open_run(path, checkpoint, device)
         with Bar(delay=2) as bar:
-            scores[path] = measure(
-                run,
+            scores[path] = run.measure(
                 files or split,
                 wanted.selection(),
                 wanted.decode,

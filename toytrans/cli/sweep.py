@@ -201,24 +201,21 @@ def _follow(
         return (total - len(running) + started) / total
 
     rounds = sweep.train(jobs, on)
-    with (
-        collect_signals() as received,
-        contextlib.closing(rounds),
-        Bar(done(), quiet=True) as bar,
-    ):
-        for ended in rounds:
-            for trial, failure in ended:
-                del running[trial.path]
-                if failure is not None:
-                    failures[trial.path] = failure
-                what = f"failed: {failure.reason}" if failure else describe(trial)
-                bar.write(f"{total - len(running)}/{total} {trial.title}: {what}")
-            bar.show(done(), f"{total - len(running)}/{total} runs")
-            if received:
-                break
-    if received:
-        note("stopped and saved; the same command goes on")
-        exit_if_signalled(received)
+    with collect_signals() as received:
+        with contextlib.closing(rounds), Bar(done(), quiet=True) as bar:
+            for ended in rounds:
+                for trial, failure in ended:
+                    del running[trial.path]
+                    if failure is not None:
+                        failures[trial.path] = failure
+                    what = f"failed: {failure.reason}" if failure else describe(trial)
+                    bar.write(f"{total - len(running)}/{total} {trial.title}: {what}")
+                bar.show(done(), f"{total - len(running)}/{total} runs")
+                if received:
+                    break
+        if received:
+            note("stopped and saved; the same command goes on")
+            exit_if_signalled(received)
     return failures
 
 
