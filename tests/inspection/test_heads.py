@@ -156,16 +156,6 @@ def test_the_weights_are_those_of_the_pass():
         assert pads.any() and not one.visible[pads].any()
 
 
-def test_a_head_that_sees_the_future_is_called_next():
-    batch = batch_of(ROWS, False)
-    visible = (batch.tgt_in != PAD_ID)[:, None].expand(-1, batch.tgt_in.shape[1], -1)
-    weights = torch.zeros(visible.shape).diagonal_scatter(torch.ones(3, 7), 1, 1, 2) * visible
-    seen = Head("decoder", 1, 1, weights, visible)
-    (head,) = h.measure([([seen], batch)])
-    assert head.best.rule == "next"
-    assert head.best.share == pytest.approx(13 / 16), "the last symbol has nothing after it"
-
-
 def test_weights_that_are_no_numbers_are_refused():
     batch = batch_of(ROWS, False)
     model = model_of(VOCABULARY)
