@@ -9,8 +9,8 @@ import typer
 from toytrans.cli.common import write_new
 from toytrans.cli.explain import print_card
 from toytrans.cli.terminal import note, output, plain, print_table
-from toytrans.exercises.sheet import MOST_ANSWERS, MOST_STUDENTS
-from toytrans.files import read_whole, to_bytes
+from toytrans.exercises import MOST_ANSWERS, MOST_STUDENTS
+from toytrans.files import csv_text, read_whole, to_bytes
 
 app = typer.Typer(no_args_is_help=True, help="Set, solve and grade exercises: find the fault.")
 
@@ -151,7 +151,7 @@ def grade(
     ]
     total = exercises.summary(marks)
     if csv is not None:
-        _write_grades("--csv", csv, to_bytes(exercises.as_csv(marks)))
+        _write_grades(csv, to_bytes(csv_text([exercises.Mark._fields, *marks])))
     if page is not None:
         from toytrans.report.page import page as page_of
         from toytrans.report.page import section
@@ -159,7 +159,7 @@ def grade(
         table = (sum(HEADINGS, ()), rows, "data sortable lines")
         grades = section("grades", "Grades", text=total, table=table)
         text = page_of(folder.resolve().name, [grades])
-        _write_grades("--page", page, text.encode(errors="replace"))
+        _write_grades(page, text.encode(errors="replace"))
     print_table(*HEADINGS[:2], [row[:6] for row in rows])
     for mark in marks:
         if mark.note:
@@ -171,8 +171,8 @@ def grade(
         note(f"not graded, no exercise found in them: {listed(names)}")
 
 
-def _write_grades(option: str, path: Path, raw: bytes) -> None:
+def _write_grades(path: Path, raw: bytes) -> None:
     """Write a file of grades, which replaces one that begins alike. Raises UserError."""
     begins = raw[: raw.index(b"\n") + 1]
     is_ours = path.is_file() and read_whole(path, MOST_BYTES).startswith(begins)
-    write_new(option, path, raw, replace=is_ours)
+    write_new(path, raw, replace=is_ours)

@@ -1,16 +1,15 @@
 """`toytrans sweep` and `toytrans board`: many runs, followed until they end, and compared."""
 
 import contextlib
-import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
-from toytrans.cli.options import AsJson, Lengths, MetricOption, span_of
+from toytrans.cli.common import AsJson, Lengths, MetricOption, span_of
 from toytrans.cli.results import print_comparison
-from toytrans.cli.terminal import note, output, print_table, printable, progress_bar
+from toytrans.cli.terminal import Bar, note, output, print_table
 from toytrans.errors import UserError
 from toytrans.files import json_text
 from toytrans.rounding import share
@@ -177,23 +176,20 @@ def _follow(
     total = len(sweep.trials)
 
     def done() -> float:
-        return total - len(running) + sum(trial.share_done() for trial in running.values())
+        started = sum(trial.share_done() for trial in running.values())
+        return (total - len(running) + started) / total
 
-    shape = "{desc} {bar} {percentage:3.0f}% {remaining} left"
-    bar = progress_bar(shape, total=total, initial=done())
     rounds = sweep.train(jobs, on)
     with collect_signals() as received:
-        with contextlib.closing(rounds), bar:
+        with contextlib.closing(rounds), Bar(done(), quiet=True) as bar:
             for ended in rounds:
                 for trial, failure in ended:
                     del running[trial.path]
                     if failure is not None:
                         failures[trial.path] = failure
                     what = f"failed: {failure.reason}" if failure else describe(trial)
-                    line = printable(f"{total - len(running)}/{total} {trial.title}: {what}")
-                    bar.write(line, file=sys.stderr) if not bar.disable else note(line)
-                bar.update(done() - bar.n)
-                bar.set_description_str(f"{total - len(running)}/{total} runs", refresh=False)
+                    bar.write(f"{total - len(running)}/{total} {trial.title}: {what}")
+                bar.show(done(), f"{total - len(running)}/{total} runs")
                 if received:
                     break
         if received:
