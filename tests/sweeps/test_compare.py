@@ -117,7 +117,7 @@ def test_numbers_go_to_a_table_and_a_picture(runs, command: Command, refused):
     accuracy = [r["value"] for r in mine if r["metric"] == "token_accuracy_teacher_forced"]
     assert [*map(float, accuracy)] == [each["token_accuracy"] for each in measured["by_length"]]
     assert Path("c.png").read_bytes().startswith(b"\x89PNG")
-    assert "--csv c.csv: exists already" in refused(*words)
+    assert "c.csv: exists already" in refused(*words)
     assert "end the name with .png or .svg" in refused("eval", *runs, "--plot", "c.pdf")
 
 
