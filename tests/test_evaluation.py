@@ -11,7 +11,7 @@ from toytrans.data.batches import make_batch
 from toytrans.data.open import open_dataset
 from toytrans.data.pairs import DataFacts
 from toytrans.evaluation import evaluate, translate, wilson_interval
-from toytrans.model.decoding import greedy
+from toytrans.model.decoding import search
 
 
 @pytest.mark.parametrize(
@@ -52,7 +52,7 @@ def test_counts_are_those_of_one_row_at_a_time():
         loss += F.cross_entropy(logits[0], batch.tgt_out[0], reduction="sum").item()
         right += int((logits.argmax(-1) == batch.tgt_out).sum())
         tokens += batch.tgt_out.numel()
-        exact += greedy(model, batch.src).tokens.tolist() == batch.tgt_out.tolist()
+        exact += search(model, batch.src).tokens.tolist() == batch.tgt_out.tolist()
     total = scores.summary()
     assert (total["examples"], total["token_accuracy"]) == (60, right / tokens)
     assert total["exact_match"] == exact / 60

@@ -1,6 +1,5 @@
 """`toytrans eval` and `toytrans translate`: several runs, lengths, and which run is taken."""
 
-import importlib
 import json
 import re
 from pathlib import Path
@@ -8,6 +7,7 @@ from pathlib import Path
 from conftest import Command, tiny_yaml
 
 from toytrans.evaluation import Scores
+from toytrans.model.decoding import searches
 from toytrans.training import measured
 
 
@@ -28,9 +28,8 @@ def test_the_newest_run_is_named_with_what_is_missing(run: Path, command: Comman
 def test_four_hundred_lengths_fit_eighty_columns(run: Path, command: Command, monkeypatch):
     """They are measured once, decoded to 9 tokens at most, and shown in both ways."""
     monkeypatch.setenv("COLUMNS", "80")
-    greedy = importlib.import_module("toytrans.model.decoding.greedy")
-    limits = greedy.token_limits
-    monkeypatch.setattr(greedy, "token_limits", lambda *given: limits(*given).clamp(max=9))
+    limits = searches.token_limits
+    monkeypatch.setattr(searches, "token_limits", lambda *given: limits(*given).clamp(max=9))
     measure, found = measured.measure, []
 
     def once(*given) -> Scores:
