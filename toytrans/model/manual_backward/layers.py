@@ -36,7 +36,7 @@ class _Operation(torch.autograd.Function):
         ctx.save_for_backward(*(x if isinstance(x, Tensor) else None for x in saved))
         ctx.settings = [None if isinstance(x, Tensor) else x for x in saved]
         ctx.operation, ctx.inputs = operation, len(inputs)
-        return output  # type: ignore[no-any-return]
+        return output
 
     @staticmethod
     @once_differentiable
