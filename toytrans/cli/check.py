@@ -176,7 +176,7 @@ def _made_by(name: str) -> dict[str, Any]:
 def _checked(given: dict[str, Any], model: str | None) -> Any:
     """The report of `check`; what it asks for is a matter of the function of --model."""
     from toytrans import check
-    from toytrans.checks.adapters.wrapper import MoreThanIds
+    from toytrans.checks.adapters.callables import MoreThanIds
 
     try:
         return check(**({"progress": Progress()} | given))
