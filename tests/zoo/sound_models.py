@@ -11,7 +11,6 @@ from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
 
 from . import END, PAD, START, SYMBOLS, sound
 from .parts import (
-    HEADS,
     WIDTH,
     Embedding,
     Padded,
@@ -75,23 +74,6 @@ class _Scripted(nn.Module):
         return self.head(y + scores.softmax(-1) @ x)
 
 
-@sound()
-class multihead_attention_of_other_widths(Translator):
-    """nn.MultiheadAttention with kdim and vdim."""
-
-    class attention(nn.Module):
-        def __init__(self):
-            super().__init__()
-            self.inner = nn.MultiheadAttention(WIDTH, HEADS, kdim=6, vdim=6, batch_first=True)
-            self.narrow = nn.Linear(WIDTH, 6)
-
-        def forward(self, x, memory, mask):
-            rows = mask.expand(len(x), HEADS, x.shape[1], memory.shape[1]).flatten(0, 1)
-            blocked = torch.zeros(rows.shape, dtype=x.dtype).masked_fill(~rows, -1e9)
-            keys = self.narrow(memory)
-            return self.inner(x, keys, keys, attn_mask=blocked)[0]
-
-
 @sound(embedding=None)
 def scripted():
     """torch.jit.script."""
@@ -151,16 +133,6 @@ class input_feeding(Recurrent):
             context = self.attend(state[0][:, None], memory, keep)[:, 0]
             found.append(self.head(torch.cat((state[0], context), -1)))
         return torch.stack(found, 1)
-
-
-@sound("PASS or cannot judge")
-class a_loop_without_a_cache(Translator):
-    """Logits of each step from a pass over the prefix."""
-
-    def decode(self, src, tgt, memory):
-        prefixes = (tgt[:, : t + 1] for t in range(tgt.shape[1]))
-        steps = [super(a_loop_without_a_cache, self).decode(src, p, memory) for p in prefixes]
-        return torch.stack([step[:, -1] for step in steps], 1)
 
 
 @sound()
@@ -291,24 +263,3 @@ def pad_that_is_the_end():
 
     loss = lambda a, b: F.cross_entropy(a.mT, b, ignore_index=-100)  # noqa: E731
     return given(model=Model(), batch=batch, loss=loss, pad_id=END)
-
-
-class _Spelled(Embedding):
-    """A word is the sum of its characters; character 0 fills up, and has the pad's number."""
-
-    def __init__(self):
-        super().__init__()
-        self.tokens = nn.Embedding(SYMBOLS, WIDTH)
-        spelling = torch.arange(SYMBOLS)[:, None] // torch.tensor([1, 5, 9])
-        self.register_buffer("characters", spelling)
-
-    def forward(self, ids):
-        return self.tokens(self.characters[ids]).sum(-2) + self.places(ids)
-
-
-@sound(checks="pads")
-def words_made_of_characters():
-    """Tables of characters are asked for 0 where a word is short, not where a pad stands."""
-    model = Translator()
-    model.source, model.target = _Spelled(), _Spelled()
-    return {"model": model, "embedding": (model.source, model.target)}

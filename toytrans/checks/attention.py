@@ -29,9 +29,10 @@ VIEWS = re.compile(
 """Operations that keep every number, or drop some."""
 
 SLOPES = re.compile(
-    "tanh|clamp(_min|_max)?|neg|cat|stack|constant_pad_nd|repeat|index(_select)?|flip"
+    "sigmoid|tanh|clamp(_min|_max)?|neg|cat|stack|constant_pad_nd|repeat|index(_select)?|flip"
 )
-"""Operations through which a factor passes, with slope 1 at 0: a cap is c tanh(x / c)."""
+"""Operations through which a factor passes, with slope 1 at 0, but for the sigmoid: a cap is
+c tanh(x / c)."""
 
 MASKED = -10.0
 """A score below it gets no weight to speak of."""
@@ -133,7 +134,9 @@ class Seeing(TorchDispatchMode):
         if VIEWS.fullmatch(name):
             return traces[0]
         if SLOPES.fullmatch(name):
-            return traces[0]._replace(plain=traces[0].plain and traces[0].inner > 0, whole=None)
+            factor = traces[0].factor * (0.25 if name == "sigmoid" else 1)
+            plain = traces[0].plain and traces[0].inner > 0
+            return traces[0]._replace(factor=factor, plain=plain, whole=None)
         if name in ("mul", "div"):
             return self._times(name, args[0], args[1])
         if name in ("add", "sub"):

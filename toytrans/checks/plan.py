@@ -1,6 +1,7 @@
 """`check`, for any model: of what parts each check is made, which batches are asked, and what came
 of it."""
 
+import contextlib
 import math
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field, replace
@@ -253,6 +254,11 @@ class Plan:
             self.progress(f"{part.check}: {part.name}, {batch.described}")
         self._add(batch)
         new = self._result(part, batch)
+        is_nan = new.difference is not None and math.isnan(new.difference)
+        single = copy_of(self.model, torch.float32, batch.model.training) if is_nan else None
+        if single is not None and batch.model.precision == torch.float64:  # masks may need fp32
+            with contextlib.suppress(UserError):
+                new = self._result(part, Batch(single, batch.setting))
         self.found[part] = new if known is None else max(known, new, key=lambda each: each.weight)
 
     def _add(self, batch: Batch) -> None:
