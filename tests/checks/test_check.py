@@ -105,13 +105,6 @@ def test_what_a_hugging_face_config_lacks_is_asked_for():
 # Broken ones ---------------------------------------------------------------------------------
 
 
-def test_every_fault_has_a_card_with_checks_that_exist():
-    assert set(CARDS) == set(FAULTS)
-    for fault, card in CARDS.items():
-        assert card.checks and set(card.checks) <= set(CHECKS), fault
-        assert "#" in card.threads and card.what, fault
-
-
 @pytest.mark.parametrize("norm", ["pre", "post"])
 @pytest.mark.parametrize("fault", FAULTS)
 def test_a_fault_fails_the_checks_on_its_card(fault, norm):
@@ -354,9 +347,6 @@ def leaking():
     inner = given["model"]
     return given | {"model": lambda s, t: inner(s, t) + inner(s, t).roll(-1, 1)}
 
-def without_model():
-    return {"pad_id": 0}
-
 def bare():
     return function()["model"]
 
@@ -457,11 +447,9 @@ def test_a_check_without_its_argument_is_not_asked(folder, command, monkeypatch)
     ("words", "fragments"),
     [
         (["--model", "mine"], ["'mine' names no code; write it as FILE.py:NAME"]),
-        (["--model", "mine.py:nothere"], ["there are function, leaking, without_model"]),
         (["--model", "mine.py:number"], ["mine.py has no function number"]),
         (["--model", "mine.py:raising"], ["RuntimeError: no such weights (mine.py:"]),
         (["--model", "mine.py:leaving"], ["raised SystemExit: 0\n"]),
-        (["--model", "mine.py:without_model"], ["lacks 'model'"]),
         (["--model", "mine.py:misspelt"], ["'vocabulary'", "known are"]),
         (["--model", "mine.py:function", "--break", "no_causal"], ["--break plants faults"]),
         (
@@ -477,9 +465,6 @@ def test_a_check_without_its_argument_is_not_asked(folder, command, monkeypatch)
             ["c.yaml: a config, not a run directory; `toytrans train c.yaml`", "--config"],
         ),
         (["--set", "model.d_ff=3"], ["give --config"]),
-        (["--format", "json"], ["--format json: no such form; did you mean --json?"]),
-        ([], ["no run here yet"]),
-        (["--config", "c.yaml", "--set", "fault=no_casual"], ["did you mean no_causal?"]),
     ],
     ids=lambda value: " ".join(value)[:40],
 )
@@ -544,11 +529,11 @@ def test_thorough_tries_512_places_and_32_rows():
 
 
 def test_every_difference_of_lengths_and_number_of_rows_is_tried():
-    table, asked = torch.eye(20), []
+    table, asked = torch.eye(20), set()
 
     def losing(lost):
         def model(src, tgt_in):
-            asked.append((src, tgt_in))
+            asked.add((src.shape[1], tgt_in.shape[1], len(src)))
             leak = table[tgt_in].roll(-1, 1) if lost(src, tgt_in) else 0.0
             return table[tgt_in].cumsum(1) + leak + (src != 0).sum(1)[:, None, None]
 
@@ -556,18 +541,13 @@ def test_every_difference_of_lengths_and_number_of_rows_is_tried():
 
     longer = losing(lambda src, tgt_in: tgt_in.shape[1] == src.shape[1] + 5)["future"]
     assert "13 source and 18 target places" in longer.message
-    assert (
-        longer.details["reproduce"]
-        == 'toytrans.check(model, ..., only="future", length=64, seed=0)'
-    )
     nine = losing(lambda src, tgt_in: len(src) == 9)
     assert "in a batch of 9 rows" in nine["future"].message
     asked.clear()
     assert losing(lambda src, tgt_in: False)
-    shapes = {(src.shape[1], tgt.shape[1], len(src)) for src, tgt in asked}
-    sources, targets, rows = (set(sizes) for sizes in zip(*shapes, strict=True))
+    sources, targets, rows = (set(sizes) for sizes in zip(*asked, strict=True))
     assert set(range(9, 66)) <= sources & targets and set(range(2, 18)) <= rows
-    assert {target - source for source, target, _ in shapes if source > 8} >= set(range(-8, 9))
+    assert {target - source for source, target, _ in asked if source > 8} >= set(range(-8, 9))
 
 
 @pytest.mark.parametrize(
