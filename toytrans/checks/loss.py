@@ -118,8 +118,7 @@ def halves_add_up(batch: Batch) -> Result:
         by_rows, by_labels = rows.mean(), (rows * of_rows).sum() / of_rows.sum()
         if loss.same(whole, float(by_rows)) and not loss.same(whole, float(by_labels)):
             cause += (
-                "a mean over rows weighs short rows more, or long ones where rows are sums; sum "
-                "first, divide once by the labels"
+                "a mean over rows does not weigh labels alike; sum first, divide once by the labels"
             )
         elif loss.same(whole, float(halves.mean())):
             cause += "it is divided by all places, pads included; divide by the real labels"
