@@ -29,7 +29,6 @@ from toytrans.report.page import Block, Cell, Grid, Section, html, section
 from toytrans.sweeps.comparison import runs_of
 from toytrans.sweeps.sweep import listed
 from toytrans.training.faults import objective_of
-from toytrans.training.measured import measure
 from toytrans.training.run import METRICS, NOT_MEASURED, Record, Run, RunFolder, state_of
 
 EVALUATED = 1000
@@ -92,7 +91,7 @@ def sections_of(views: Sequence[View], follow: Follow) -> Iterator[Section]:
         problem = view.problem
         try:
             if view.run is not None:
-                results[name] = measure(view.run, "test", Selection(examples=EVALUATED))
+                results[name] = view.run.measure("test", Selection(examples=EVALUATED))
         except UserError as error:
             problem = str(error)
         for line in problem.splitlines():
@@ -208,7 +207,7 @@ def _translations(run: Run) -> Section:
     decode = run.vocabulary.decode
     sources = [decode(ids) for ids in pairs.src.tolist()]
     targets = [decode(ids) for ids in pairs.tgt.tolist()]
-    outputs = translate(run.model, sources, run.facts, source_bos=run.config.source_bos)
+    outputs = translate(run.model, sources, run.facts)
     triples = list(zip(sources, targets, outputs, strict=True))
     wrong = [each for each in triples if each[1] != each[2]]
     right = [each for each in triples if each[1] == each[2]]
