@@ -162,12 +162,14 @@ def measured(
 
 
 def merged(name: str, parts: dict[str, Result], essential: str) -> Result:
-    """The result of a check: of its parts the one that counts most. Without its essential part, if
-    it has one, it is not judged."""
+    """The result of a check: of its parts the one that counts most, of passes with the evidence of
+    the first. Without its essential part, if it has one, it is not judged."""
     found, base = max(parts.values(), key=lambda part: part.weight), parts.get(essential)
     if base is not None and base.verdict == "cannot judge" and found.verdict != "FAIL":
         found = base
-    return replace(found, name=name, parts=parts)
+    passed = [part.message for part in parts.values() if part.verdict == "PASS"]
+    message = passed[0] if found.verdict == "PASS" else found.message
+    return replace(found, name=name, parts=parts, message=message)
 
 
 @dataclass
