@@ -560,7 +560,7 @@ def harmless(text: str) -> bool:
         "inspect-masks RUN --html",
         "inspect-masks --src SYMBOLS --tgt SYMBOLS",
         "trace RUN",
-        "demo leaks RUN",
+        "demo decoding RUN",
         "check --model \x1b[31mmine:made",
         "train \x1b[31m[red].yaml",
         "train c.yaml --set data.symbols=\x1b[31m",

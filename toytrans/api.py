@@ -118,20 +118,18 @@ class Run(training_run.Run):
         part: "Part | None" = None,
         layer: int | None = None,
         head: int | None = None,
-        sample: int = 200,
     ) -> "AttentionMaps":
         """What every head attends to, and which rule it follows, as `toytrans attention` shows.
 
         src: none = two validation pairs. tgt: the targets; None = the model's translations.
-        part, layer, head: show only this one, counted from 1. sample: validation pairs on which
-        the rules are measured; 0 = the pairs shown.
+        part, layer, head: show only this one, counted from 1. Rules are measured on 200
+        validation pairs.
         """
         from toytrans.inspection.heads import Choice, maps_of
 
-        _check_whole(0, sample=sample)
         pairs = _several(src), _targets(src, tgt)
         with tuned():
-            return maps_of(self._copy(), *pairs, Choice(part, layer, head), sample)
+            return maps_of(self._copy(), *pairs, Choice(part, layer, head))
 
     def masks(self, src: Sequences, tgt: Sequences | None = None) -> "InspectedBatch":
         """The masks of pairs as one padded batch, and why each cell is masked.

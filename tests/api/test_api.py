@@ -249,7 +249,7 @@ def test_attention_and_masks_are_those_of_the_commands(run: toytrans.Run, comman
     attention = ("attention", str(run.path))
     assert run.attention(["1 2 3", "4"]).to_dict() == printed(*attention, "1 2 3", "4")
     assert run.attention().to_dict()["src"] == printed(*attention)["src"]
-    given = run.attention("1 2", "2 1 0", part="cross", layer=1, head=2, sample=0)
+    given = run.attention("1 2", "2 1 0", part="cross", layer=1, head=2)
     assert [(head.part, head.layer, head.head) for head in given.heads] == [("cross", 1, 2)]
     pairs = ("--src", "1 2 3", "--tgt", "3 2 1", "--src", "4", "--tgt", "4 4")
     masks = run.masks(["1 2 3", "4"], ["3 2 1", "4 4"])
@@ -276,7 +276,6 @@ def test_a_run_is_loaded_at_a_step_with_its_records_and_checked(run: toytrans.Ru
         (lambda run: run.evaluate("1:8"), "lengths '1:8': write the shortest and the longest"),
         (lambda run: run.evaluate(beam=1.5), "beam 1.5: expected a whole number, 1 or more"),
         (lambda run: run.evaluate(split="train"), "split 'train'"),
-        (lambda run: run.attention("1", sample=-1), "sample -1: expected a whole number"),
         (lambda run: run.attention("1", ["1", "2"]), "1 src and 2 tgt"),
         (lambda run: run.translate("1 x"), "'x' is not in the vocabulary"),
         (lambda run: run.masks([]), "no src; give a sequence"),

@@ -18,13 +18,13 @@ from toytrans.doctor.findings import examine
 from toytrans.doctor.record import read_snapshot
 from toytrans.errors import UserError
 from toytrans.evaluation import PARTS, Scores, spans, translate
-from toytrans.inspection.heads import AttentionMaps, few, validation_pairs
+from toytrans.inspection.heads import AttentionMaps, few, maps_of, validation_pairs
 from toytrans.inspection.shown import ATTENTIONS, InspectedBatch
 from toytrans.inspection.table import CLOSED, Table
 from toytrans.model.build import as_transformer
 from toytrans.model.initialisation import count_parameters
 from toytrans.report import charts
-from toytrans.report.attention import at_step, of_validation, steps_of
+from toytrans.report.attention import at_step, steps_of
 from toytrans.report.page import Block, Cell, Grid, Section, html, section
 from toytrans.sweeps.comparison import runs_of
 from toytrans.sweeps.sweep import listed
@@ -116,7 +116,7 @@ def _inside(view: View, follow: Follow) -> Iterator[Section]:
     if (run := view.run) is not None:
         parts = [
             ("masks", "Masks", lambda: masks(inspected_of_run(run))),
-            ("attention", "Attention", lambda: attention_of(of_validation(run))),
+            ("attention", "Attention", lambda: attention_of(maps_of(run))),
             ("translations", "Translations", lambda: _translations(run)),
             ("check", "Checks", lambda: checks(check(run))),
         ]
