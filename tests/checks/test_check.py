@@ -456,7 +456,6 @@ def test_a_check_without_its_argument_is_not_asked(folder, command, monkeypatch)
             ["--model", "mine.py:bare"],
             [
                 "pad_id and vocabulary_size of a function; give pad_id=... and vocabulary_size",
-                "bare() returns it",
             ],
         ),
         (["--model", "mine.py:function", "--config", "c.yaml"], ["exclude each other"]),
@@ -597,13 +596,6 @@ def test_the_example_for_other_repositories_passes():
     assert len(tests) == 2
     for test in tests:
         test()
-
-
-def test_formats_for_machines(folder, command):
-    leaking = ("check", "--model", "mine.py:leaking", "--length", "7")
-    annotated = command(*leaking, "--format", "github", "--only", "pads,future")
-    assert annotated.out.startswith("::error title=toytrans check pads")
-    assert len(annotated.out.splitlines()) == 2
 
 
 def test_what_cannot_be_judged_ends_with_2_and_one_line(folder, command):
