@@ -23,9 +23,9 @@ from conftest import Answer, call, tiny_yaml
 from hypothesis import HealthCheck, Phase, given, seed, settings
 from hypothesis import strategies as st
 
+from toytrans.config.explain import keys
 from toytrans.config.load import load_config
 from toytrans.config.names import FaultName, FormatName, PositionName, TaskName
-from toytrans.config.schema import Config, fields_of
 from toytrans.errors import UserError
 
 pytestmark = pytest.mark.slow
@@ -126,7 +126,7 @@ JUNK = st.recursive(
     lambda inner: st.lists(inner, max_size=3) | st.dictionaries(WORDS, inner, max_size=3),
     max_leaves=6,
 )
-KEYS = st.sampled_from([path for path, *_ in fields_of(Config)])
+KEYS = st.sampled_from([key.path for key in keys()])
 MUTATIONS = st.lists(st.tuples(st.sampled_from(["put", "put", "drop"]), KEYS, JUNK), max_size=4)
 YAML_JUNK = st.sampled_from(
     ["&a", "*a", "!!python/object:os.system", "<<:", "? ", "- ", "{", "[" * 99, "'", '"', "|", "\t"]
