@@ -1,6 +1,6 @@
 """Tables in HTML, for notebooks. Colours come with their own text colour, for dark themes."""
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from html import escape
 from typing import NamedTuple
 
@@ -23,14 +23,6 @@ def html_table(
     ]
     body = f"<thead><tr>{head}</tr></thead><tbody>{''.join(lines)}</tbody>"
     return f"<table><caption>{escape(title)}</caption>{body}</table>"
-
-
-def html_grid(
-    title: str, rows: Sequence[str], columns: Sequence[str], cell: Callable[[int, int], Cell]
-) -> str:
-    """A table by the names of its rows and columns. cell: gives the cell of a row and a column."""
-    lines = [(name, [cell(i, j) for j in range(len(columns))]) for i, name in enumerate(rows)]
-    return html_table(title, columns, lines)
 
 
 def html_beside(title: str, parts: Iterable[str]) -> str:

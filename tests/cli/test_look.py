@@ -255,11 +255,9 @@ def test_a_trace_without_a_cap_shows_no_capped_scores(command: Command):
     [
         (("heads",), ("list 10", "10 8 21 64", "10 21 512", "leaks onto pads", "+ 3")),
         (("sdpa",), ("2 30 256", "2 30 50", "self weights")),
-        (("projections",), ("(24, 8)", "largest difference")),
+        (("projections",), ("output as a sum", "largest difference")),
         (("decoding",), ("step t of decoding", "without the triangle")),
         (("scale",), ("entropy without scale", "x = without the scale")),
-        (("leaks",), ("On pads, without the mask", "On pads, with the mask")),
-        (("scale", "--part", "cross"), ("This model: cross-attention",)),
     ],
 )
 def test_demos_fit_eighty_columns(command: Command, arguments, words):
@@ -318,6 +316,7 @@ def test_what_else_cannot_be_shown(refused):
     assert "has 4 of them" in refused("trace", *PAIRS, "--head", "5")
     assert "did you mean heads?" in refused("demo", "head")
     assert "no demo 'x'; there are sdpa, " in refused("demo", "x")
+    assert "demo scale shows numbers of its own" in refused("demo", "scale", "runs/c")
     for name in ("inspect-masks", "trace"):
         assert '--src "5 7 9" --src "2 4"' in refused(name, "--src", "1 2", "2 4", "--tgt", "1")
     Path("c.yaml").write_text(tiny_yaml(model={"positions": "learned", "max_positions": 12}))

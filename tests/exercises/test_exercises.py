@@ -30,7 +30,7 @@ COMMANDS = (
     "inspect-masks runs/exercise --panel all",
     "inspect-masks --config exercise-7/exercise.yaml --json",
     "trace runs/exercise",
-    "demo leaks runs/exercise",
+    "demo decoding runs/exercise",
     *(f"check runs/exercise {CHECK}{form}" for form in ("", " --json", " --format html")),
     f"check --config exercise-7/exercise.yaml {CHECK}",
     "runs",

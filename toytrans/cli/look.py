@@ -36,13 +36,12 @@ from toytrans.files import json_text
 from toytrans.inspection.table import CLOSED
 
 if TYPE_CHECKING:
-    from toytrans.inspection.record import Part
     from toytrans.inspection.shown import InspectedBatch
     from toytrans.inspection.table import Table
     from toytrans.inspection.trace import TraceReport
     from toytrans.inspection.walkthrough import Pairs
 
-DEMOS = ("sdpa", "projections", "heads", "leaks", "scale", "decoding", "gradients")
+DEMOS = ("sdpa", "projections", "heads", "scale", "decoding", "gradients")
 SEEDS = 3
 """Random draws of each gradient; the worst is shown."""
 
@@ -197,11 +196,10 @@ def _print_masks(console: Console, inspected: "InspectedBatch", row: int) -> Non
     names, blocks = axis_names(inspected.vocabulary.symbols), []
     for attention, title in ATTENTIONS.items():
         queries, keys = ([names[i] for i in ids[row].tolist()] for ids in inspected.ids(attention))
-        cells = [
-            [(cell if cell in "1!?" else CLOSED).ljust(2) for cell in line]
-            for line in inspected.reasons(attention)[row]
+        styled = [
+            [(mark.ljust(2), STYLES[mark]) for mark, _ in line]
+            for line in inspected.cells(attention, row)
         ]
-        styled = [[(cell, STYLES[cell.strip()]) for cell in line] for line in cells]
         blocks.append(map_of([Text(title, "bold")], queries, keys, styled, 2))
     pairs = len(inspected.batch.src)
     which = f"Pair {row + 1} of {pairs}" + (", the one with the most pads" if pairs > 1 else "")
@@ -287,10 +285,6 @@ def demo(
     run: RunArgument = None,
     config: OfConfig = None,
     trust_code: TrustCode = False,
-    part: Annotated[
-        Literal["encoder", "decoder", "cross"] | None, typer.Option(help="Which attention.")
-    ] = None,
-    layer: Annotated[int | None, typer.Option(min=1, help="Which layer, from 1.")] = None,
     as_json: AsJson = False,
 ) -> None:
     """Show one idea of attention in numbers.
@@ -298,15 +292,13 @@ def demo(
     sdpa: attention of 30 queries and 50 keys, step by step.
     projections: one projection for all heads equals one for each.
     heads: ten ragged lists become eight heads and are merged again.
-    leaks: how much attention falls on pads and on the future without the mask.
-    scale: scores and softmax as heads grow, with and without the scale; with a
-    run, config, --part or --layer, in that model's heads.
+    scale: scores and softmax as heads grow, with and without the scale.
     decoding: one masked pass beside decoding step by step.
     gradients: every gradient derived by hand beside autograd's; exit code 1 if
     one differs.
 
-    leaks, scale and decoding take the first training pairs of a run or of a
-    config with fresh weights. With neither, the newest run is taken, and named.
+    decoding takes the first training pairs of a run or of a config with fresh
+    weights. With neither, the newest run is taken, and named.
     Lessons 1 to 5 explain them.
     """
     if name not in DEMOS:
@@ -314,32 +306,24 @@ def demo(
     if name == "gradients":
         _gradients(as_json)
         return
-    report = _demo(name, run, config, part, layer)
+    report = _demo(name, run, config)
     if as_json:
         print(json_text(report.to_dict()))
     else:
         print_panels(output(), report.tables, "all")
 
 
-def _demo(
-    name: str, run: Path | None, config: Path | None, part: "Part | None", layer: int | None
-) -> "TraceReport":
+def _demo(name: str, run: Path | None, config: Path | None) -> "TraceReport":
     from toytrans.inspection import demos
-    from toytrans.inspection.trace import trace
     from toytrans.inspection.walkthrough import PAIRS
 
-    of_itself = {"heads": demos.heads, "sdpa": demos.sdpa, "projections": demos.projections}
-    if name == "scale" and not (run or config or part or layer):
-        of_itself["scale"] = demos.scales
-    if name in of_itself:
-        return of_itself[name]()
-    inspected = _batch_of(run, config, otherwise=PAIRS)
     if name == "decoding":
+        inspected = _batch_of(run, config, otherwise=PAIRS)
         return demos.decoding(inspected, inspected.most_padded)
-    traced = trace(inspected, part or "encoder", layer or 1)
-    if name == "scale":
-        return demos.sharpness(traced)
-    return demos.leaks(traced, inspected.most_padded)
+    if run or config:
+        raise UserError(f"demo {name} shows numbers of its own; give no run and no config")
+    makers = demos.heads, demos.sdpa, demos.projections, demos.scale
+    return next(make for make in makers if make.__name__ == name)()
 
 
 def _gradients(as_json: bool) -> None:

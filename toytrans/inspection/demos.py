@@ -3,14 +3,11 @@
 import copy
 import math
 from collections.abc import Callable, Iterable
-from dataclasses import replace
 
 import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from toytrans.errors import UserError
-from toytrans.inspection.masks import pair_table
 from toytrans.inspection.record import AttentionCall
 from toytrans.inspection.shown import InspectedBatch, batch_of_sequences, fresh
 from toytrans.inspection.table import (
@@ -18,7 +15,6 @@ from toytrans.inspection.table import (
     Table,
     distance,
     label,
-    matrix,
     number,
     numbers,
     shape_of,
@@ -53,90 +49,13 @@ def _entropy(weights: Tensor) -> Tensor:
     return terms.sum(-1)
 
 
-def leaks(traced: Trace, row: int) -> TraceReport:
-    """The share of each query's weights on pads, and in the decoder on the future.
-
-    Each share is computed without the mask and with it.
-    """
-    inspected, call = traced.inspected, traced.call
-    queries, keys = inspected.ids(traced.name)
-    real, pads = padding_mask(queries), ~padding_mask(keys)[:, None, None]  # (B, Tq), (B, 1, 1, Tk)
-    targets = {"pads": pads}
-    if traced.part == "decoder":
-        targets["the future"] = ~causal_mask(keys.shape[1]) & ~pads
-    versions = {"without the mask": call.unmasked(), "with the mask": call.intermediates()}
-    shares: dict[str, Tensor] = {}
-    tables = [replace(pair_table(inspected, row), notes=(f"Traced: {traced.title}.",))]
-    for step, (target, cells) in enumerate(targets.items(), start=2):
-        for version, steps in versions.items():
-            share = (steps.weights * cells).sum(-1)  # (B, H, Tq)
-            shares[f"on {target} {version}".replace(" ", "_")] = share
-            values = share[row].T[real[row]]  # (real queries, H)
-            even = cells.expand(*share.shape, -1)[row, 0][real[row]].double().mean()
-            mean, of_all = (number(x.mean(), 3) for x in (values, share.transpose(1, 2)[real]))
-            table = matrix(
-                str(step),
-                f"On {target}, {version}",
-                values,
-                inspected.names(queries[row][real[row]]),
-                [f"head {h + 1}" for h in range(values.shape[1])],
-                f"Mean {mean}; of every pair's real queries {of_all}. Equal weights would give "
-                f"{number(even, 3)}.",
-                summaries={"mean": values.mean(-1)},
-                digits=3,
-            )
-            tables.append(table)
-    facts = traced.facts | {"queries": [inspected.names(ids) for ids in queries]}
-    return TraceReport(tables, shares, facts)
-
+# The scale -----------------------------------------------------------------------------------
 
 WIDTHS = (4, 8, 16, 32, 64, 128, 256)
 """Widths of a head in the example."""
 
 
-def sharpness(traced: Trace) -> TraceReport:
-    """What the scale does to the traced attention: variance and entropy of each head.
-
-    Both are measured over the keys that real queries see, with the model's scale and without one.
-    """
-    call, steps = traced.call, traced.call.intermediates()
-    bias, cap = call.module.score_bias(call.context), call.module.cap
-    bare = eager_attention(*steps[:3], call.context, bias, cap, scale=1.0)
-    real = padding_mask(traced.inspected.ids(traced.name)[0])[:, None, :, None]  # (B, 1, Tq, 1)
-    mask = call.context.mask
-    visible = (real if mask is None else mask & real).expand_as(steps.scores)[:, 0]  # (B, Tq, Tk)
-    if (cells := int(visible.sum())) < 2:
-        raise UserError(
-            f"{traced.title}: {cells} scores of real tokens have no variance; give longer sequences"
-        )
-
-    def mean(values: Tensor) -> Tensor:  # (B, H, Tq) -> (H,)
-        return values.transpose(0, 1)[:, visible.any(-1)].mean(-1)
-
-    def variance(scores: Tensor) -> Tensor:
-        return scores.transpose(0, 1)[:, visible].var(-1)
-
-    seen = visible.sum(-1).double().log()[:, None].expand(-1, steps.scores.shape[1], -1)
-    tensors = {
-        "variance_of_q_k": variance(bare.scores),
-        "variance_of_scores": variance(steps.scores),
-        "entropy_without_scale": mean(_entropy(bare.weights)),
-        "entropy_with_scale": mean(_entropy(steps.weights)),
-        "log_of_keys_seen": mean(seen).float(),
-    }
-    table = matrix(
-        "1",
-        f"This model: {traced.title}",
-        torch.stack(list(tensors.values())),
-        [label(name) for name in tensors],
-        [f"head {h + 1}" for h in range(steps.scores.shape[1])],
-        f"The scale is {number(call.module.scale, 4)}. Entropies are means over real queries, in "
-        "nats. Equal weights have the log of the number of keys seen.",
-    )
-    return TraceReport([table], tensors, traced.facts)
-
-
-def scales() -> TraceReport:
+def scale() -> TraceReport:
     """Variance of the scores and entropy of the weights as heads grow, with and without the scale.
 
     256 random queries attend to 64 random keys, both of unit variance.
@@ -145,8 +64,8 @@ def scales() -> TraceReport:
     variance, entropy = torch.empty(2, len(WIDTHS)), torch.empty(2, len(WIDTHS))
     for column, width in enumerate(WIDTHS):
         q, k = (torch.randn(size, width, generator=draw) for size in (256, 64))
-        for line, scale in enumerate((1.0, None)):
-            steps = _attend((q, k, k), scale)
+        for line, factor in enumerate((1.0, None)):
+            steps = _attend((q, k, k), factor)
             variance[line, column] = steps.scores.var()
             entropy[line, column] = _entropy(steps.weights).mean()
     measured = {
@@ -174,7 +93,7 @@ def scales() -> TraceReport:
         _plot("Entropy of the weights, nats", entropy, even, 12, lambda y: f"{y:.1f}"),
     ]
     tensors = {"d_head": torch.tensor(WIDTHS)} | measured
-    return TraceReport([table, *plots], tensors, {"example": "scales", "log_keys": even})
+    return TraceReport([table, *plots], tensors, {"example": "scale"})
 
 
 def _plot(
@@ -191,6 +110,8 @@ def _plot(
     legend = "x = without the scale, o = with it, * = both; d_head across"
     return Table("2", title, columns, rows, legend=legend, marks=True)
 
+
+# Heads ---------------------------------------------------------------------------------------
 
 LENGTHS = (16, 5, 11, 2, 5, 5, 1, 20, 16, 14)
 """Lengths of the ten lists. The longest has 20 symbols, and EOS makes 21."""
@@ -210,8 +131,7 @@ def heads() -> TraceReport:
     traced = trace(InspectedBatch(batch, vocabulary, model, "fresh weights"), "encoder", 1)
     names = list(traced.tensors)
     path = names[: names.index("attention_output") + 1]
-    tensors = {name: traced.tensors[name] for name in path}
-    shares = leaks(traced, LENGTHS.index(min(LENGTHS))).tensors
+    tensors = {name: traced.tensors[name] for name in path if name != "unmasked_weights"}
     short = {PAD_ID: CLOSED, EOS_ID: "E"}
     cells = [[short.get(i) or vocabulary.name(i) for i in ids] for ids in batch.src.tolist()]
     table = Table(
@@ -228,17 +148,18 @@ def heads() -> TraceReport:
         ),
     )
     memory = memory_tables(tensors, "from ids to heads and back")
-    tables = [table, *memory, _leaks_of_lists(padding_mask(batch.src), list(shares.values()))]
-    return TraceReport(tables, tensors | shares, {"example": "heads", "lengths": list(LENGTHS)})
+    return TraceReport([table, *memory, _leaks_of_lists(traced)], tensors, {"example": "heads"})
 
 
-def _leaks_of_lists(real: Tensor, shares: list[Tensor]) -> Table:
-    """Shares (B, H, Tq) on pads, as means over the real queries and heads of each list."""
+def _leaks_of_lists(traced: Trace) -> Table:
+    """The share of attention on pads, mean over the real queries and heads of each list."""
+    real = padding_mask(traced.inspected.batch.src)
+    weights = traced.tensors["unmasked_weights"], traced.tensors["weights"]
+    shares = [(each * ~real[:, None, None]).sum(-1) for each in weights]  # (B, H, S)
     rows = []
     for row, places in enumerate(real):
-        means = [share[row][:, places].mean() for share in shares]
-        cells = [number(value, 3) for value in ((~places).double().mean(), *means)]
-        rows.append((f"list {row + 1}", cells))
+        means = [(~places).double().mean(), *(share[row][:, places].mean() for share in shares)]
+        rows.append((f"list {row + 1}", [number(mean, 3) for mean in means]))
     without, with_mask = (number(share.transpose(1, 2)[real].mean(), 3) for share in shares)
     return Table(
         "4",
@@ -264,20 +185,14 @@ def sdpa() -> TraceReport:
         torch.randn(2, length, width, generator=draw)
         for length, width in ((QUERIES, DK), (KEYS, DK), (KEYS, DV), (KEYS, DK))
     )
-    versions = {
-        "": _attend((q, k, v)),
-        "one_head_": _attend(each[:, None] for each in (q, k, v)),
-        "heads_": _attend(split_heads(each, 1, SPLIT)["transposed"][0] for each in (q, k, v)),
-        "self_": _attend((x, x, x)),
-    }
+    flat, one = _attend((q, k, v)), _attend(each[:, None] for each in (q, k, v))
+    split = _attend(split_heads(each, 1, SPLIT)["transposed"][0] for each in (q, k, v))
     tensors = {}
+    versions = {"": flat, "one_head_": one, "heads_": split, "self_": _attend((x, x, x))}
     for prefix, steps in versions.items():
         for name in ("q", "k", "v", "scores", "weights", "outputs"):
             shown = "context" if name == "outputs" else name
             tensors[f"{prefix}{shown}"] = getattr(steps, name)
-    sums = torch.cat([steps.weights.sum(-1).flatten() for steps in versions.values()])
-    flat, split = versions[""], versions["heads_"]
-    error = tiny(distance(versions["one_head_"].outputs[:, 0], flat.outputs))
     try:
         _attend((q, k, v[:, 1:]))
         said = "nothing"
@@ -289,17 +204,9 @@ def sdpa() -> TraceReport:
         tensors,
         f"Values may be wider than keys ({DV} and {DK}); the context is as wide as the values. "
         f"There must be as many values as keys: with {KEYS - 1} values torch says {said}.",
-        f"One head equals no head axis: the contexts differ by {error}. In self-attention, "
-        "q, k and v are the same memory.",
-    )
-    weights = matrix(
-        "2",
-        "Weights of the first pair, no axis of heads",
-        flat.weights[0],
-        [f"q{i + 1}" for i in range(QUERIES)],
-        [f"k{j + 1}" for j in range(KEYS)],
-        f"All {len(sums)} rows of weights above sum to 1 within {tiny(distance(sums, 1.0))}.",
-        summaries={"sum": flat.weights[0].sum(-1)},
+        f"One head equals no head axis: the contexts differ by "
+        f"{tiny(distance(one.outputs[:, 0], flat.outputs))}. In self-attention, q, k and v are "
+        "the same memory.",
     )
     rows = []
     for name, scaled in (
@@ -309,7 +216,7 @@ def sdpa() -> TraceReport:
         means = _entropy(scaled.weights).mean(), scaled.weights.amax(-1).mean()
         rows.append((name, [number(value, 3) for value in (scaled.scores.var(), *means)]))
     roots = Table(
-        "3",
+        "2",
         f"The scale of {SPLIT} heads {DK // SPLIT} wide",
         ["variance of scores", "entropy", "largest weight"],
         rows,
@@ -319,7 +226,7 @@ def sdpa() -> TraceReport:
             f"and attention too even (log {KEYS} = {number(math.log(KEYS), 3)} is fully even).",
         ),
     )
-    return TraceReport([memory, weights, roots], tensors, {"example": "sdpa"})
+    return TraceReport([memory, roots], tensors, {"example": "sdpa"})
 
 
 @torch.no_grad()
@@ -333,47 +240,34 @@ def projections() -> TraceReport:
     x = torch.randn(2, 5, 8, dtype=torch.float64, generator=draw)
     for linear in (module.in_proj, module.out_proj):  # biases start at zero, which hides them
         linear.bias.copy_(torch.randn(linear.bias.shape, generator=draw))
-    wide = AttentionCall(module, x, AttentionContext()).intermediates()
+    steps = AttentionCall(module, x, AttentionContext()).intermediates()
     output = module(x, AttentionContext())
-    heads, width = range(module.n_heads), 8 // module.n_heads
-    weights = module.in_proj.weight.view(3, module.n_heads, width, 8).clone()
-    biases = module.in_proj.bias.view(3, module.n_heads, width).clone()
-    small = [[F.linear(x, weights[part, h], biases[part, h]) for part in range(3)] for h in heads]
+    wide = {"q": steps.q, "k": steps.k, "v": steps.v, "context": steps.outputs, "output": output}
+    width = 8 // module.n_heads
+    weights = module.in_proj.weight.view(3, module.n_heads, width, 8)
+    biases = module.in_proj.bias.view(3, module.n_heads, width)
+    small = [
+        [F.linear(x, weights[part, h], biases[part, h]) for part in range(3)]
+        for h in range(module.n_heads)
+    ]
     contexts = [_attend(qkv).outputs for qkv in small]
     columns = zip(contexts, module.out_proj.weight.split(width, 1), strict=True)
-    of_heads = {name: torch.stack([qkv[i] for qkv in small], 1) for i, name in enumerate("qkv")}
-    of_heads["context"] = torch.stack(contexts, 1)
-    of_heads["output"] = module.out_proj(torch.cat(contexts, -1))
     products = torch.stack([F.linear(*each) for each in columns])
-    of_heads["output_as_a_sum"] = products.sum(0) + module.out_proj.bias
-    of_wide = {"q": wide.q, "k": wide.k, "v": wide.v, "context": wide.outputs, "output": output}
-    tensors = {"x": x, "in_proj_weight": module.in_proj.weight.detach()}
-    tensors |= {f"wide_{name}": tensor for name, tensor in of_wide.items()}
-    tensors |= {f"small_{name}": tensor for name, tensor in of_heads.items()}
-    differences = {name: distance(x, of_wide.get(name, output)) for name, x in of_heads.items()}
-    owners = [f"{part}, head {h + 1}" for part in "qkv" for h in heads]
-    rows_of_heads = Table(
-        "1",
-        "The rows of the wide weight, and the head that each belongs to",
-        owners,
-        [("rows", [f"{i * width}..{(i + 1) * width - 1}" for i in range(len(owners))])],
-        shape=shape_of(module.in_proj.weight.shape),
-        legend=f"a small projection is {width} of its rows",
-    )
-    places = [f"place {i}" for i in range(5)]
-    queries = [
-        matrix("2", f"q of head {h + 1} {source}", q[0, h], places, digits=4)
-        for h in heads
-        for source, q in (("from the wide projection", wide.q), ("from a small one", of_heads["q"]))
-    ]
-    rows = [
-        (label(name), [" ".join(map(str, each.shape)), number(each.abs().max(), 4), tiny(apart)])
-        for (name, each), apart in zip(of_heads.items(), differences.values(), strict=True)
-    ]
+    of_heads = {name: torch.stack([qkv[i] for qkv in small], 1) for i, name in enumerate("qkv")}
+    of_heads |= {
+        "context": torch.stack(contexts, 1),
+        "output": module.out_proj(torch.cat(contexts, -1)),
+        "output_as_a_sum": products.sum(0) + module.out_proj.bias,
+    }
+    apart = {name: distance(each, wide.get(name, output)) for name, each in of_heads.items()}
+    rows = []
+    for name, each in of_heads.items():
+        sizes = " ".join(map(str, each.shape)), number(each.abs().max(), 4)
+        rows.append((label(name), [*sizes, tiny(apart[name])]))
     in_small = weights.numel() + biases.numel()
     in_wide = sum(each.numel() for each in module.in_proj.parameters())
-    compared = Table(
-        "3",
+    table = Table(
+        "1",
         "Small projections compared with the wide one",
         ["shape", "largest number", "largest difference"],
         rows,
@@ -384,64 +278,53 @@ def projections() -> TraceReport:
             "each times its own columns of the output weight.",
         ),
     )
-    facts = {"example": "projections", "differences": differences}
-    return TraceReport([rows_of_heads, *queries, compared], tensors, facts)
+    tensors = {"x": x, "in_proj_weight": module.in_proj.weight.detach()}
+    tensors |= {f"wide_{name}": tensor for name, tensor in wide.items()}
+    tensors |= {f"small_{name}": tensor for name, tensor in of_heads.items()}
+    return TraceReport([table], tensors, {"example": "projections", "differences": apart})
+
+
+# Decoding ------------------------------------------------------------------------------------
 
 
 def decoding(inspected: InspectedBatch, row: int) -> TraceReport:
     """Logits of one parallel pass with the causal mask, and of decoding token by token, in fp64."""
     model = copy.deepcopy(inspected.model).double()
     src, tgt_in, _ = inspected.batch
+    real = padding_mask(tgt_in)
     with torch.no_grad():
         parallel = model(src, tgt_in)
         state = model.start_decoding(src, tgt_in.shape[1])
         steps = [state.next_logits(tokens[:, None])[:, 0] for tokens in tgt_in.T]
         # the model's own mask, but the decoder sees the future
-        future = ~causal_mask(tgt_in.shape[1]) & padding_mask(tgt_in)[:, None, None]
+        future = ~causal_mask(tgt_in.shape[1]) & real[:, None, None]
         opened = model.masks.decoder_self(tgt_in) | future
         model.masks.decoder_self = lambda tgt_in: opened  # type: ignore[method-assign]
         no_triangle = model(src, tgt_in)
     stepwise = torch.stack(steps, 1)  # (B, T, V)
-    real = padding_mask(tgt_in)
     differences = {
         "step_by_step": (parallel - stepwise).abs().amax(-1),  # (B, T)
         "without_the_triangle": (no_triangle - stepwise).abs().amax(-1),
     }
     worst = {name: float(each[real].max()) for name, each in differences.items()}
     places = int(real[row].sum())
-    columns = [f"{t}: {name}" for t, name in enumerate(inspected.names(tgt_in[row, :places]))]
-    rows = []
-    for name, logits in (("one pass", parallel), ("steps", stepwise)):
-        best = logits[row, :places].max(-1)
-        rows.append((f"{name}: likeliest", inspected.names(best.indices)))
-        rows.append(("logit", numbers(best.values, 5)))
-    likeliest = Table(
-        "1",
-        f"Pair {row + 1}: what comes after each token read, {inspected.weights}",
-        columns,
-        rows,
-        shape=shape_of(stepwise.shape),
-        legend="token read across, with its place; likeliest token and its logit below",
-    )
-    compared = Table(
-        "2",
-        "One pass compared with the steps: largest difference of any logit",
-        columns,
-        [(label(name), list(map(tiny, x[row, :places]))) for name, x in differences.items()],
-        shape=f"{places} real places",
-    )
     same = "Row t of the pass is step t of decoding, to rounding"
     if worst["step_by_step"] > 1e-9:
         same = "Row t of the pass is NOT step t of decoding: a fault is in it"
-    notes = (
-        f"{same}: at most {tiny(worst['step_by_step'])} over {int(real.sum())} real places of "
-        f"{len(real)} pairs, in fp64. So training may compute all places at once, and decoding "
-        "may go step by step.",
-        "Without the causal mask, rows see the future: they differ by up to "
-        f"{tiny(worst['without_the_triangle'])}.",
+    table = Table(
+        "1",
+        "One pass compared with the steps: largest difference of any logit",
+        [f"{t}: {name}" for t, name in enumerate(inspected.names(tgt_in[row, :places]))],
+        [(label(name), list(map(tiny, x[row, :places]))) for name, x in differences.items()],
+        shape=f"{places} real places",
+        notes=(
+            f"{same}: at most {tiny(worst['step_by_step'])} over {int(real.sum())} real places of "
+            f"{len(real)} pairs, in fp64. So training may compute all places at once, and decoding "
+            "may go step by step.",
+            "Without the causal mask, rows see the future: they differ by up to "
+            f"{tiny(worst['without_the_triangle'])}.",
+        ),
     )
-    verdict = Table("3", "One masked pass is every step at once", [], [], notes=notes)
     tensors = {"parallel": parallel, "stepwise": stepwise, "without_the_triangle": no_triangle}
     facts = {"example": "decoding", "weights": inspected.weights, "differences": worst}
-    tables = [likeliest, compared, verdict]
-    return TraceReport(tables, inspected.batch.named() | tensors, facts)
+    return TraceReport([table], inspected.batch.named() | tensors, facts)

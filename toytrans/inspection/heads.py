@@ -25,7 +25,7 @@ from toytrans.data.open import open_dataset
 from toytrans.data.pairs import Pairs
 from toytrans.errors import UserError
 from toytrans.evaluation import BATCH_TOKENS, wilson_interval
-from toytrans.html import Cell, html_beside, html_grid, html_table
+from toytrans.html import Cell, html_beside, html_table
 from toytrans.inspection.record import Part, capture
 from toytrans.inspection.shown import batch_of_run
 from toytrans.inspection.table import CLOSED
@@ -308,14 +308,18 @@ class AttentionMaps:
 
 
 def _map_html(shown: HeadMap) -> str:
-    def cell(q: int, k: int) -> Cell:
-        weight, hint = shown.weights[q][k], f"{shown.queries[q]} -> {shown.keys[k]}"
-        if weight is None:
-            return Cell(CLOSED, f"{hint}: masked")
-        light = round(255 - 180 * weight)
-        return Cell(f"{weight:.2f}", f"{hint}: {weight:.4f}", f"rgb({light}, {light}, 255)")
-
-    return html_grid(shown.head.title, shown.queries, shown.keys, cell)
+    rows = []
+    for query, line in zip(shown.queries, shown.weights, strict=True):
+        cells = []
+        for key, weight in zip(shown.keys, line, strict=True):
+            if weight is None:
+                cells.append(Cell(CLOSED, f"{query} -> {key}: masked"))
+                continue
+            light = round(255 - 180 * weight)
+            says = f"{query} -> {key}: {weight:.4f}"
+            cells.append(Cell(f"{weight:.2f}", says, f"rgb({light}, {light}, 255)"))
+        rows.append((query, cells))
+    return html_table(shown.head.title, shown.keys, rows)
 
 
 def maps_of(

@@ -14,7 +14,7 @@ from toytrans.data.batches import Batch, make_batch
 from toytrans.data.files import TextPair, encode_pairs
 from toytrans.data.open import open_dataset
 from toytrans.data.pairs import Dataset
-from toytrans.html import Cell, html_beside, html_grid
+from toytrans.html import Cell, html_beside, html_table
 from toytrans.inspection.record import AttentionCall, Part, capture
 from toytrans.inspection.table import CLOSED
 from toytrans.model.build import as_transformer
@@ -43,8 +43,9 @@ REASONS = {
 }
 """Why a cell is masked; the last one is wrongly visible."""
 
-COLOURS = {"1": "#b7e1c0", "!": "#f2a6a6", "?": "#f2a6a6", "t": "#f6dcb0"}
-"""Behind open, wrong and future cells; other masked cells are grey."""
+COLOURS = {"1": "#b7e1c0", CLOSED: "#dddddd"}
+WRONG = "#f2a6a6"
+"""Behind the cells of a mask."""
 
 
 @dataclass(frozen=True, repr=False)
@@ -124,6 +125,20 @@ class InspectedBatch:
             code[cells] = value
         return [[[letters[i] for i in line] for line in grid] for grid in code.tolist()]
 
+    def cells(self, name: str, row: int) -> list[list[tuple[str, str]]]:
+        """Of one pair, each cell and what it says: 1 is open, CLOSED masked, ! and ? are wrong."""
+        queries, keys = self.tokens(name, row)
+        lines = []
+        for q, line in enumerate(self.reasons(name)[row]):
+            cells = []
+            for k, letter in enumerate(line):
+                state = "open" if letter in "1!" else "closed"
+                why = f": {REASONS[letter]}" if letter != "1" else ""
+                says = f"query {q} {queries[q]}, key {k} {keys[k]}: {state}{why}"
+                cells.append((letter if letter in "1!?" else CLOSED, says))
+            lines.append(cells)
+        return lines
+
     def to_dict(self) -> dict[str, Any]:
         """Ids and masks as plain values; masks are lists (B, Tq, Tk) of 0 and 1."""
         ids = {name: tensor.tolist() for name, tensor in self.batch.named().items()}
@@ -149,16 +164,11 @@ class InspectedBatch:
 
     def _mask_html(self, name: str, row: int) -> str:
         queries, keys = self.tokens(name, row)
-        letters = self.reasons(name)[row]
-
-        def cell(q: int, k: int) -> Cell:
-            letter = letters[q][k]
-            state = "may attend" if letter == "1" else REASONS[letter]
-            state = state if letter in "1!" else f"masked: {state}"
-            hint = f"{queries[q]} at {q} -> {keys[k]} at {k}: {state}"
-            return Cell(letter if letter in "1!" else CLOSED, hint, COLOURS.get(letter, "#dddddd"))
-
-        return html_grid(ATTENTIONS[name], queries, keys, cell)
+        cells = [
+            [Cell(mark, says, COLOURS.get(mark, WRONG)) for mark, says in line]
+            for line in self.cells(name, row)
+        ]
+        return html_table(ATTENTIONS[name], keys, zip(queries, cells, strict=True))
 
 
 def fresh(make: Callable[[], Transformer], seed: int) -> Transformer:
@@ -171,7 +181,8 @@ def fresh(make: Callable[[], Transformer], seed: int) -> Transformer:
 def batch_of_run(run: Run, src: Sequence[str] = (), tgt: Sequence[str] = ()) -> InspectedBatch:
     """Pairs of sequences as a run reads them; none: its first training pairs. Raises UserError."""
     config = run.config
-    batch = _batch(config, lambda: open_dataset(config, run.facts), run.vocabulary, src, tgt)
+    dataset = None if src else open_dataset(config, run.facts)
+    batch = _batch(config, run.vocabulary, src, tgt, dataset)
     weights = f"weights of {run.title}"
     return InspectedBatch(batch, run.vocabulary, as_transformer(run.model), weights, config.fault)
 
@@ -182,7 +193,7 @@ def batch_of_config(
     """The same for the fresh model of a config."""
     dataset = open_dataset(config)
     vocabulary = dataset.facts.vocabulary
-    batch = _batch(config, lambda: dataset, vocabulary, src, tgt)
+    batch = _batch(config, vocabulary, src, tgt, None if src else dataset)
     model = fresh(lambda: as_transformer(build_model(config, vocabulary)), config.seed)
     remarks = filter(None, (f"fresh weights, seed {config.seed}", fault_remark(config.fault)))
     return InspectedBatch(batch, vocabulary, model, "; ".join(remarks), config.fault)
@@ -198,18 +209,17 @@ def batch_of_pairs(src: Sequence[str], tgt: Sequence[str]) -> InspectedBatch:
 
 def _batch(
     config: Config,
-    dataset: Callable[[], Dataset],
     vocabulary: Vocabulary,
     src: Sequence[str],
     tgt: Sequence[str],
+    dataset: Dataset | None,
 ) -> Batch:
     """Sequences, or the first two training pairs, padded to one batch as training receives them."""
-    if src:
+    if dataset is None:
         return batch_of_sequences(src, tgt, vocabulary, config.source_bos)[0]
-    data = dataset()
-    size = data.size("train")
+    size = dataset.size("train")
     chosen = torch.arange(2 if size is None else min(2, size))
-    batch = make_batch(data.pairs("train", chosen), config.source_bos)
+    batch = make_batch(dataset.pairs("train", chosen), config.source_bos)
     return objective_of(config.fault).batch(batch)
 
 
@@ -230,8 +240,8 @@ def batch_of_sequences(
     ]
     if vocabulary is None:
         vocabulary = vocabulary_of([side for pair in pairs for side in (pair.src, pair.tgt)])
-        symbols = vocabulary.symbols
-        if all(symbol.isascii() and symbol.isdigit() and len(symbol) < 5 for symbol in symbols):
-            numbers = tuple(map(str, range(max(map(int, symbols), default=-1) + 1)))
-            vocabulary = Vocabulary(numbers) if {*symbols} <= {*numbers} else vocabulary
+        numbers = tuple(map(str, range(10_000)))
+        if {*vocabulary.symbols} <= {*numbers}:
+            highest = max(map(int, vocabulary.symbols), default=-1)
+            vocabulary = Vocabulary(numbers[: highest + 1])
     return make_batch(encode_pairs(pairs, vocabulary), source_bos), vocabulary

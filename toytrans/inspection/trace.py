@@ -12,7 +12,6 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from toytrans.config.schema import ModelConfig
 from toytrans.errors import UserError
 from toytrans.inspection.masks import MARKS, pair_table
 from toytrans.inspection.record import AttentionCall, ModuleCall, Part, attentions, recording
@@ -29,7 +28,7 @@ from toytrans.inspection.table import (
 )
 from toytrans.model.attention import Attention
 from toytrans.model.layers import DecoderLayer, EncoderLayer, FeedForward, Residual
-from toytrans.model.masks import padding_mask
+from toytrans.model.masks import causal_mask, padding_mask
 
 SUBLAYERS: dict[Part, tuple[str, ...]] = {
     "encoder": ("attention", "feed_forward"),
@@ -85,7 +84,11 @@ class Trace:
     @property
     def facts(self) -> dict[str, Any]:
         """What was traced, as plain values."""
-        return {"weights": self.inspected.weights, "part": self.part, "layer": self.layer}
+        queries, keys = (
+            [self.inspected.names(row) for row in ids] for ids in self.inspected.ids(self.name)
+        )
+        where = {"weights": self.inspected.weights, "part": self.part, "layer": self.layer}
+        return where | {"queries": queries, "keys": keys}
 
 
 @dataclass(frozen=True)
@@ -137,57 +140,58 @@ def trace(inspected: InspectedBatch, part: Part, layer: int) -> Trace:
         Step("ids", ids),
         Step("embedding", embedded[0], "in", "One row of the embedding table for each id."),
         Step("embedded", embedded[1], "in", note),
-        *_layer(model.config, stack[layer - 1], part, inside, lambda each: calls[each][turn]),
+        *_layer(stack[layer - 1], part, model.config.activation, inside, lambda m: calls[m][turn]),
     ]
     return Trace(inspected, part, layer, call, steps)
 
 
 def _layer(
-    model: ModelConfig,
     layer: EncoderLayer | DecoderLayer,
     part: Part,
+    activation: str,
     inside: list[Step],
     called: Callable[[nn.Module], ModuleCall],
 ) -> Iterator[Step]:
     """The layer, from its input to its output. inside: the steps of the traced attention."""
-    pre_norm, residuals = model.norm == "pre", cast(list[Residual], layer.residuals)
+
+    def made(name: str, group: str, module: nn.Module, of: Step) -> Step:
+        return _again(Step(name, called(module).output, group), module, of)
+
     modules: list[nn.Module] = [layer.self_attention, layer.feed_forward]
     if isinstance(layer, DecoderLayer):
         modules.insert(1, layer.cross_attention)
+    residuals = cast(list[Residual], layer.residuals)
     x = Step("layer_input", called(layer).args[0], "in")
     yield x
     total = x.tensor
     for name, module, residual in zip(SUBLAYERS[part], modules, residuals, strict=True):
-        norm, group = called(residual.norm), "out" if name == "attention" else name
-        normed = Step(f"{name}_normed", norm.output, "projection" if group == "out" else name)
-        output = Step(f"{name}_output", called(module).output, group)
-        summed = called(residual).output if pre_norm else norm.args[0]
-        before = x
-        if pre_norm:
-            before = _again(normed, residual.norm, x)
+        group, before = "out" if name == "attention" else name, x
+        if residual.pre:
+            of = "projection" if name == "attention" else name
+            before = made(f"{name}_normed", of, residual.norm, x)
             yield before
-        if isinstance(module, Attention) and name == "attention":
+        output = Step(f"{name}_output", called(module).output, group)
+        if name == "attention":
             yield from inside
-            output = _again(output, module.out_proj, inside[-1])._replace(note="merged W + b.")
-        elif isinstance(module, FeedForward):
-            first, activation, _, second = module
-            hidden = Step("feed_forward_hidden", called(first).output, name)
-            yield _again(hidden, first, before)
-            function, expected = model.activation, activation(hidden.tensor)
-            made_of = f"{function} of feed forward hidden"
-            active = Step("feed_forward_active", called(activation).output, name)
-            yield active._replace(note=f"After {function}.", made_of=made_of, expected=expected)
+            output = _again(output, cast(Attention, module).out_proj, inside[-1])
+        elif isinstance(module, FeedForward):  # a fault may have left it out
+            first, nonlinear, _, second = module
+            hidden = made("feed_forward_hidden", name, first, before)
+            of, expected = f"{activation} of feed forward hidden", nonlinear(hidden.tensor)
+            active = Step("feed_forward_active", called(nonlinear).output, name, of, of, expected)
             output = _again(output, second, active)
+            yield from (hidden, active)
         yield output
-        made_of = f"{label(x.name)} + {label(output.name)}"
-        x = Step(f"{name}_sum", summed, group, "", made_of, x.tensor + output.tensor)
+        summed = called(residual).output if residual.pre else called(residual.norm).args[0]
+        of, expected = f"{label(x.name)} + {label(output.name)}", x.tensor + output.tensor
+        x = Step(f"{name}_sum", summed, group, of, of, expected)
         yield x
         total = total + output.tensor
-        if not pre_norm:
-            x = _again(normed, residual.norm, x)
+        if not residual.pre:
+            x = made(f"{name}_normed", group, residual.norm, x)
             yield x
-    made = ("layer input + every output", total) if pre_norm else (label(x.name), x.tensor)
-    yield Step("layer_output", called(layer).output, "layer", "", *made)
+    whole = ("layer input + every output", total) if residual.pre else (label(x.name), x.tensor)
+    yield Step("layer_output", called(layer).output, "layer", "", *whole)
 
 
 def _again(step: Step, module: nn.Module, of: Step) -> Step:
@@ -196,25 +200,29 @@ def _again(step: Step, module: nn.Module, of: Step) -> Step:
         return step
     x, weight, bias = (each.detach().double() for each in (of.tensor, module.weight, module.bias))
     if isinstance(module, nn.Linear):
-        return step._replace(made_of=f"{label(of.name)} W + b", expected=F.linear(x, weight, bias))
-    expected = F.layer_norm(x, weight.shape, weight, bias, module.eps)
-    return step._replace(made_of=f"norm of {label(of.name)}", expected=expected)
+        made_of, expected = f"{label(of.name)} W + b", F.linear(x, weight, bias)
+    else:
+        made_of = f"norm of {label(of.name)}"
+        expected = F.layer_norm(x, weight.shape, weight, bias, module.eps)
+    return step._replace(note=made_of, made_of=made_of, expected=expected)
 
 
 def _attention(call: AttentionCall, memory: Tensor, key_ids: Tensor) -> Iterator[Step]:
     """One attention, from the projection to its heads side by side."""
     module, steps = call.module, call.intermediates()
-    if call.memory_kv is None:
-        projected = _project(module, call.x, "qkv", "query")
-        pieces = [*projected[-1].tensor]
-    else:
+    crosses = call.memory_kv is not None
+    if crosses:
         yield Step("memory_ids", key_ids)
         yield Step("memory", memory, "projection", "The output of the encoder.")
-        projected = _project(module, call.x, "q", "query")
-        of_memory = _project(module, memory, "kv", "key")
-        pieces = [*projected[-1].tensor, *of_memory[-1].tensor]
-        projected += [step._replace(name=f"memory_{step.name}") for step in of_memory]
-    yield from projected
+    width = call.x.shape[-1]
+    rows, what = (width, "q") if crosses else (3 * width, "q | k | v")
+    with torch.no_grad():
+        projected = F.linear(call.x, module.in_proj.weight[:rows], module.in_proj.bias[:rows])
+    note = f"{what}, {width} columns each; the columns of this head's query are shown."
+    split = split_heads(projected, rows // width, module.n_heads)
+    for name, view in split.items():
+        yield Step(name, view, "projection" if name == "projected" else "", note)
+    pieces = (*split["pieces"], *(call.memory_kv or ()))
     for name, piece in zip("qkv", pieces, strict=True):
         tensor = getattr(steps, name)
         # a rotary embedding changes q and k, so that they are no longer parts of the projection
@@ -224,29 +232,21 @@ def _attention(call: AttentionCall, memory: Tensor, key_ids: Tensor) -> Iterator
     yield Step("scores", steps.scores, "weights", f"{note}\nBefore the mask.")
     if module.cap:
         yield Step("capped", steps.capped, "weights")
-    for name, added in (("bias", module.score_bias(call.context)), ("mask", call.context.mask)):
-        if added is not None:
-            yield Step(name, added.detach(), "weights")
+    if (bias := module.score_bias(call.context)) is not None:
+        yield Step("bias", bias.detach(), "weights")
+    yield Step("unmasked_weights", call.unmasked().weights, "weights")
+    if call.context.mask is not None:
+        yield Step("mask", call.context.mask, "weights")
     note = "Scores plus bias plus mask. Masked cells hold the lowest finite number."
     yield Step("masked", steps.masked, "weights", note)
-    yield Step("weights", steps.weights, "weights", _row_sums(steps.weights))
+    note = "Each row sums to 1, or is 0 if it has no visible key."
+    yield Step("weights", steps.weights, "weights", note)
     yield Step("context", steps.outputs, "out", "weights v")
     transposed = steps.outputs.transpose(1, 2)
     yield Step("context_transposed", transposed)
     note = "The contexts of all heads side by side; this head's columns are shown."
     expected = torch.cat(steps.outputs.unbind(1), -1)
     yield Step("merged", transposed.flatten(2), "out", note, "contexts side by side", expected)
-
-
-@torch.no_grad()
-def _project(module: Attention, x: Tensor, parts: str, shown: str) -> list[Step]:
-    """Project x (B, L, D) to the named parts, and split them into heads."""
-    start, width = "qkv".index(parts), x.shape[-1]
-    rows = slice(start * width, (start + len(parts)) * width)
-    projected = F.linear(x, module.in_proj.weight[rows], module.in_proj.bias[rows])
-    note = f"{' | '.join(parts)}, {width} columns each; the columns of this head's {shown} are "
-    first, *views = split_heads(projected, len(parts), module.n_heads).items()
-    return [Step(*first, "projection", f"{note}shown."), *(Step(*view) for view in views)]
 
 
 def split_heads(projected: Tensor, parts: int, n_heads: int) -> dict[str, Tensor]:
@@ -271,18 +271,15 @@ def report(traced: Trace, row: int, head: int) -> TraceReport:
     inspected, heads = traced.inspected, traced.call.module.n_heads
     which = f"pair {row + 1} of {len(inspected.batch.src)} and head {head + 1} of {heads}"
     notes = f"Traced: {traced.title}.", f"Tables show {which}; --json holds everything."
-    checked = list(accounts(traced))
+    checked = accounts(traced)
     tables = [replace(pair_table(inspected, row), notes=notes)]
     tables += memory_tables(traced.tensors, traced.title)
-    tables += _values(traced, row, head)
-    tables += _account_tables(traced, row, checked, int(tables[-1].number) + 1)
-    queries, keys = inspected.ids(traced.name)
-    facts = traced.facts | {
-        "queries": [inspected.names(ids) for ids in queries],
-        "keys": [inspected.names(ids) for ids in keys],
-        "accounts": checked,
-    }
-    return TraceReport(tables, traced.tensors, facts)
+    shown = (step for step in traced.steps if step.group)
+    for _, steps in groupby(shown, lambda step: step.group):
+        place = str(int(tables[-1].number) + 1)
+        tables += [_value(traced, step, place, row, head) for step in steps]
+    tables.append(_accounted(str(int(tables[-1].number) + 1), checked))
+    return TraceReport(tables, traced.tensors, traced.facts | {"accounts": checked})
 
 
 def summary(tables: list[Table]) -> list[Table]:
@@ -335,67 +332,68 @@ def attempt_view(name: str, tensor: Tensor, shape: tuple[int, ...], so: str) -> 
     return (f"{call} works: at these sizes nothing has to move.",)
 
 
-def _values(traced: Trace, row: int, head: int) -> Iterator[Table]:
-    """Tables 4 and up: the values. Tensors that are the same view share a table."""
-    views: dict[tuple[int, ...], list[Step]] = {}
-    for step in traced.steps:
-        if step.group:
-            view = (step.tensor.data_ptr(), *step.tensor.shape, *step.tensor.stride())
-            views.setdefault(view, []).append(step)
-    groups = groupby(views.values(), lambda steps: steps[0].group)
-    for place, (_, members) in enumerate(groups, start=4):
-        for steps in members:
-            title = " = ".join(label(step.name) for step in steps)
-            if steps[0].tensor.dim() == 4 and steps[0].name != "mask":
-                title += f", head {head + 1}"
-            yield replace(_value(traced, steps[0], row, head), number=str(place), name=title)
-
-
-def _value(traced: Trace, step: Step, row: int, head: int) -> Table:
+def _value(traced: Trace, step: Step, place: str, row: int, head: int) -> Table:
     """One tensor of one pair, and of one head if it has heads."""
     name, tensor = step.name, step.tensor
     queries, keys = traced.inspected.tokens(traced.name, row)
     if name == "mask":
         cells = mask_cells(tensor[row, 0].expand(len(queries), -1))
         lines = list(zip(queries, cells, strict=True))
-        return Table("", "", keys, lines, shape_of(tensor.shape), MARKS, marks=True)
+        return Table(place, name, keys, lines, shape_of(tensor.shape), MARKS, marks=True)
     values = tensor[row if len(tensor) > 1 else 0]  # one bias serves every pair
-    values = values[head] if values.dim() == 3 else values
-    summaries, first = None, 0
+    title = label(name)
+    if values.dim() == 3:
+        values, title = values[head], f"{title}, head {head + 1}"
+    summaries, first, notes = None, 0, step.note.splitlines()
     if name == "weights":
         summaries = {"sum": values.sum(-1)}
+    elif name == "unmasked_weights":
+        summaries, notes = _leaks(traced, row, head)
     elif name.endswith("_normed"):
         summaries = {"mean": values.mean(-1), "sd": values.std(-1, correction=0)}
     elif name.endswith("projected") or name == "merged":
         first = head * traced.tensors["q"].shape[-1]
     of_keys = name in ("k", "v") or name.startswith("memory")
-    notes = step.note.splitlines()
     rows, columns = keys if of_keys else queries, keys if step.group == "weights" else None
-    return matrix("", "", values, rows, columns, *notes, summaries=summaries, first=first)
+    return matrix(place, title, values, rows, columns, *notes, summaries=summaries, first=first)
 
 
-def _row_sums(weights: Tensor) -> str:
-    sums = weights.double().sum(-1)  # (B, H, Tq)
-    empty = int((sums == 0).sum())
-    error = tiny(distance(sums[sums > 0], 1.0)) if empty < sums.numel() else "0"
-    others = f"{sums.numel() - empty} rows of all pairs and heads sum to 1 within {error}"
-    return f"{others}; {empty} rows have no visible key and are 0." if empty else f"All {others}."
+def _leaks(traced: Trace, row: int, head: int) -> tuple[dict[str, Tensor], list[str]]:
+    """The shares of each query's weights on pads, and in the decoder on later tokens, were there no
+    mask; and their means over heads."""
+    queries, keys = (ids[row] for ids in traced.inspected.ids(traced.name))
+    weights, real = traced.tensors["unmasked_weights"][row], padding_mask(queries)
+    cells = {"pads": ~padding_mask(keys).expand(len(queries), -1)}  # (Tq, Tk)
+    if traced.part == "decoder":
+        cells["the future"] = ~causal_mask(len(keys)) & ~cells["pads"]
+    shares = {name: (weights * each).sum(-1) for name, each in cells.items()}  # (H, Tq)
+    notes = [
+        f"Without the mask {number(share[:, real].mean(), 3)} of the weights of real queries, in "
+        f"all heads, would be on {name}; equal weights would give "
+        f"{number(cells[name][real].double().mean(), 3)}."
+        for name, share in shares.items()
+    ]
+    return {name: share[head] for name, share in shares.items()}, notes
 
 
 # Accounts ------------------------------------------------------------------------------------
 
 
-def accounts(traced: Trace) -> Iterator[dict[str, Any]]:
+def accounts(traced: Trace) -> list[dict[str, Any]]:
     """Each tensor from the heads to the layer's output, compared with what it is computed from.
 
     Sums are computed in the same order, so they must be bit-identical. Norms and products are
     computed again in fp64. The verdict is exact, rounding or NOT EQUAL.
     """
+    compared = []
     for name, actual, _, _, made_of, expected in traced.steps:
         if expected is not None:
             off = distance(actual, expected)
             verdict = rounding(off, float(expected.abs().max()), actual.dtype)
-            yield {"tensor": name, "made_of": made_of, "difference": off, "verdict": verdict}
+            compared.append(
+                {"tensor": name, "made_of": made_of, "difference": off, "verdict": verdict}
+            )
+    return compared
 
 
 def rounding(difference: float, size: float, dtype: torch.dtype) -> str:
@@ -406,22 +404,8 @@ def rounding(difference: float, size: float, dtype: torch.dtype) -> str:
     return "rounding" if difference <= 100 * torch.finfo(dtype).eps * max(size, 1) else "NOT EQUAL"
 
 
-def _account_tables(
-    traced: Trace, row: int, checked: list[dict[str, Any]], step: int
-) -> Iterator[Table]:
-    """The last tables: the sums at one position number by number, and all comparisons."""
-    queries, _ = traced.inspected.tokens(traced.name, row)
-    place = int(padding_mask(traced.inspected.ids(traced.name)[0][row]).nonzero()[-1])
-    names = [("", "layer_input")]
-    for name in SUBLAYERS[traced.part]:
-        names += [("+ ", f"{name}_output"), ("= ", f"{name}_sum")]
-        if traced.inspected.model.config.norm == "post":
-            names.append(("norm: ", f"{name}_normed"))
-    names.append(("", "layer_output"))
-    labels = [sign + label(name) for sign, name in names]
-    values = torch.stack([traced.tensors[name][row, place] for _, name in names])
-    title = f"Number by number: query {queries[place]}, place {place}, of pair {row + 1}"
-    yield matrix(str(step), title, values, labels, digits=3)
+def _accounted(step: str, checked: list[dict[str, Any]]) -> Table:
+    """All comparisons."""
     rows = [
         (label(each["tensor"]), [each["made_of"], tiny(each["difference"]), each["verdict"]])
         for each in checked
@@ -430,4 +414,4 @@ def _account_tables(
     if wrong := [name for name, (*_, verdict) in rows if verdict == "NOT EQUAL"]:
         note = f"NOT accounted for: {', '.join(wrong)}. The layer has a fault."
     columns, legend = ["made of", "off by", ""], "largest differences over the whole batch"
-    yield Table(str(step + 1), "Accounted for", columns, rows, legend=legend, notes=(note,))
+    return Table(step, "Accounted for", columns, rows, legend=legend, notes=(note,))

@@ -19,7 +19,7 @@ from toytrans.doctor.record import read_snapshot
 from toytrans.errors import UserError
 from toytrans.evaluation import PARTS, Scores, spans, translate
 from toytrans.inspection.heads import AttentionMaps, few, validation_pairs
-from toytrans.inspection.shown import ATTENTIONS, REASONS, InspectedBatch
+from toytrans.inspection.shown import ATTENTIONS, InspectedBatch
 from toytrans.inspection.table import CLOSED, Table
 from toytrans.model.build import as_transformer
 from toytrans.model.initialisation import count_parameters
@@ -282,10 +282,9 @@ def masks(inspected: InspectedBatch) -> Section:
         grids = []
         for name, title in ATTENTIONS.items():
             queries, keys = inspected.tokens(name, pair)
-            letters = inspected.reasons(name)[pair]
             rows = [
-                [query, *(_cell(q, query, k, key, letters[q][k]) for k, key in enumerate(keys))]
-                for q, query in enumerate(queries)
+                [query, *(_marked_cell(*cell) for cell in line)]
+                for query, line in zip(queries, inspected.cells(name, pair), strict=True)
             ]
             grids.append(Grid(["", *keys], rows, "mask", title))
         blocks.append(Block(grids, f"Pair {pair + 1}"))
@@ -294,16 +293,6 @@ def masks(inspected: InspectedBatch) -> Section:
         "is open or closed."
     )
     return section("masks", "Masks", text=text, blocks=blocks)
-
-
-def _cell(q: int, query: str, k: int, key: str, letter: str) -> Cell:
-    is_open = letter in "1!"
-    says = "open" if is_open else "closed"
-    if letter != "1":
-        says += f": {REASONS[letter]}"
-    looks = "wrong" if letter in "!?" else says.partition(":")[0]
-    shown = {"open": "1", "wrong": "!"}.get(looks, CLOSED)
-    return Cell(shown, looks, f"query {q} {query}, key {k} {key}: {says}")
 
 
 def attention_of(maps: AttentionMaps) -> Section:
@@ -345,7 +334,7 @@ def tables(name: str, title: str, given: Sequence[Table]) -> Section:
     """Tables of `inspect-masks` and `trace`."""
     blocks = []
     for each in given:
-        made = _marks if each.marks else str
+        made = _marked_cell if each.marks else str
         rows = [[label, *map(made, cells)] for label, cells in each.rows]
         kind = "mask" if each.marks else "labelled data tokens"
         grids = [Grid(["", *each.columns], rows, kind)] if each.columns else []
@@ -354,6 +343,7 @@ def tables(name: str, title: str, given: Sequence[Table]) -> Section:
     return section(name, title, blocks=blocks)
 
 
-def _marks(cell: str) -> Cell:
+def _marked_cell(mark: str, says: str = "") -> Cell:
+    """A cell of a mask."""
     looks = {"1": "open", CLOSED: "closed", "x": "wrong", "!": "wrong", "?": "wrong"}
-    return Cell(cell, looks.get(cell, "reason"))
+    return Cell(mark, looks.get(mark, "reason"), says)
