@@ -249,6 +249,7 @@ def test_a_mistake_in_the_files_is_named(tmp_path, files, fragments):
 # Contradictions ------------------------------------------------------------------------------
 
 TABLE = "model.positions=learned"
+GAPS = ("model.random_positions=true", "model.max_positions=100")  # room for a quarter of them
 
 
 @pytest.mark.parametrize(
@@ -267,6 +268,11 @@ TABLE = "model.positions=learned"
         (["data.files={train: a.tsv}"], ("data", "task and files exclude each other")),
         (["model.max_positions=100"], ("model.max_positions", "positions: learned")),
         (["data.task=addition", "data.train_length=[1, 2]"], ("data.train_length", "3 or more")),
+        ([*GAPS, "data.train_length=[1, 25]"], ("data.train_length: 25", "the 24 that")),
+        (
+            ["train.accumulate=65536", "data.batch_tokens=200000"],
+            ("train.accumulate: 65,536 batches of up to 200,000", "16,777,216 of one step"),
+        ),
     ],
 )
 def test_a_contradiction_is_refused_with_both_sides(tmp_path, overrides, fragments):
@@ -282,6 +288,7 @@ def test_a_contradiction_is_refused_with_both_sides(tmp_path, overrides, fragmen
         [TABLE, "data.task=duplicate", "data.test_length=[1, 255]"],
         ["train.warmup_steps=1000"],
         ["data.task=addition", "data.train_length=[1, 3]"],
+        [*GAPS, "data.train_length=[1, 24]", "data.test_length=[24, 24]"],
     ],
 )
 def test_what_just_fits_is_accepted(tmp_path, overrides):

@@ -5,7 +5,7 @@ from itertools import islice
 
 import pytest
 import torch
-from conftest import Command, config_of
+from conftest import config_of
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -150,19 +150,3 @@ def test_an_evaluation_of_long_pairs_has_few_rows_at_once(monkeypatch):
         assert len(which) == 1 or scores[-1] <= most
     assert sorted(seen) == list(range(10)), "every pair once"
     assert max(scores) > most and len(scores) > 3, "the longest pair comes alone"
-
-
-def test_random_positions_have_room_for_every_length_that_a_config_allows(command: Command, here):
-    """A quarter of 100 places: 24 symbols and their end."""
-    sets = ("model.positions=sinusoidal", "model.random_positions=true", "model.max_positions=100")
-    sets += ("data.train_length=[1, 24]", "data.test_length=[24, 24]", "train.max_steps=2")
-    words = [word for setting in sets for word in ("--set", setting)]
-    done = command("train", "c.yaml", "--out", "r", *words)
-    assert done.code == 0, done.err
-
-
-def test_the_batches_of_one_step_are_bounded_together(here, refused):
-    settings = ("--set", "train.accumulate=65536", "--set", "data.batch_tokens=200000")
-    message = refused("train", "c.yaml", *settings)
-    assert "train.accumulate: 65,536 batches of up to " in message
-    assert "more than the 16,777,216 of one step; lower it, data.batch_tokens" in message

@@ -27,28 +27,21 @@ def test_parallel_text_with_empty_lines_and_windows_line_ends(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("name", "text"),
+    ("name", "text", "format"),
     [
-        ("a.tsv", "1 2\tb a\n\t\n3\tc\n"),
+        ("a.tsv", "1 2\tb a\n\t\n3\tc\n", None),
         (
             "a.jsonl",  # numbers and words
             '{"src": [1, 2], "tgt": ["b", "a"]}\n{"src": [], "tgt": []}\n'
             '{"src": ["3"], "tgt": ["c"]}',
+            None,
         ),
+        ("a.txt", "IN: 1 2 OUT: b a\nIN: OUT:\nIN: 3 OUT: c\n", "scan"),
     ],
 )
-def test_pairs_of_one_file(tmp_path, name, text):
+def test_pairs_of_one_file(tmp_path, name, text, format):
     (tmp_path / name).write_text(text)
-    assert sides(str(tmp_path / name)) == PAIRS
-
-
-def test_scan(tmp_path):
-    path = tmp_path / "a.txt"
-    path.write_text("IN: jump twice OUT: I_JUMP I_JUMP\nIN: walk OUT: I_WALK\n")
-    assert sides(str(path), "scan") == [
-        (["jump", "twice"], ["I_JUMP", "I_JUMP"]),
-        (["walk"], ["I_WALK"]),
-    ]
+    assert sides(str(tmp_path / name), format) == PAIRS
 
 
 @pytest.mark.parametrize(
@@ -69,6 +62,8 @@ def test_what_does_not_fit_a_format_is_named_with_its_line(tmp_path, name, text,
     with pytest.raises(UserError) as error:
         read_pairs(str(path))
     assert says in str(error.value) and "\n" not in str(error.value)
+    with pytest.raises(UserError, match="is a directory; name a file"):
+        read_pairs(str(tmp_path))
 
 
 def config_of_files(files, model=None, **data):
@@ -149,8 +144,3 @@ def test_sequences_past_a_learned_table_are_refused_before_training(tmp_path):
         config = config_of_files(files, model | {"max_positions": rows - 1})
         with pytest.raises(UserError, match="8 symbols are more than the 7 that"):
             check_dataset(config, open_dataset(config))
-
-
-def test_a_directory_is_no_file_of_pairs(tmp_path):
-    with pytest.raises(UserError, match="is a directory; name a file"):
-        read_pairs(str(tmp_path))
