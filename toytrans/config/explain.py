@@ -123,15 +123,15 @@ def explain_key(path: str) -> list[Key]:
     """A key; or a section and its keys. Raises UserError."""
     matching = [key for key in keys() if path in (key.path, key.section)]
     if not matching:
-        near = _nearest(path)
+        section, _, name = path.rpartition(".")
+        near = _nearest(section, name)
         hint = f"did you mean {near}?" if near else "`toytrans explain` lists all keys"
         raise UserError(f"no key {path!r}; {hint}")
     return matching
 
 
-def _nearest(path: str) -> str:
+def _nearest(section: str, name: str) -> str:
     """The key most like this one, first of its own section, then anywhere; empty without one."""
-    section, _, name = path.rpartition(".")
     for candidates in ([key for key in keys() if key.section == section], keys()):
         names = {key.name: key.path for key in candidates}
         near = get_close_matches(name, names, n=1)
@@ -155,7 +155,7 @@ def reason_of(error: ValidationError, tree: Tree) -> str:
         path += filter(None, problem["ctx"]["key"].split("."))
         message = problem["ctx"]["reason"]
     elif kind == "extra_forbidden":
-        message = f"unknown key; {_instead_of('.'.join(path))}"
+        message = f"unknown key; {_instead_of('.'.join(path[:-1]), path[-1])}"
     elif kind == "missing" and not isinstance(problem["loc"][-1], int):
         option = "" if tree.name == IN_PYTHON else f", or give --set {'.'.join(path)}=..."
         message = f"missing; add it{option}"
@@ -169,11 +169,10 @@ def reason_of(error: ValidationError, tree: Tree) -> str:
     return f"{tree.place(key)}: {shown + ': ' if key else ''}{message}"
 
 
-def _instead_of(path: str) -> str:
+def _instead_of(section: str, name: str) -> str:
     """What may be meant by an unknown key."""
-    if near := _nearest(path):
+    if near := _nearest(section, name):
         return f"did you mean {near}?"
-    section = path.rpartition(".")[0]
     names = sorted(key.name for key in keys() if key.section == section)
     return f"{section or 'a config'} has {', '.join(names)}"
 
