@@ -57,8 +57,7 @@ from toytrans.tokens import BOS_ID, EOS_ID, FIRST_SYMBOL_ID, PAD_ID
 from toytrans.training.devices import choose_precision, tune_process
 from toytrans.training.environment import processor_name
 from toytrans.training.graphs import CudaCapture, GraphedUpdate, most_places
-from toytrans.training.optimizer import AdamW
-from toytrans.training.step import Update
+from toytrans.training.step import AdamW, Update
 
 THREADS = len(getattr(os, "sched_getaffinity", lambda _: range(os.cpu_count() or 1))(0))
 PEERS = ("nn.Transformer", "BART")

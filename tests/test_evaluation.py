@@ -40,7 +40,7 @@ def test_counts_are_those_of_one_row_at_a_time():
     pairs = source.pairs("test", torch.arange(60))
     model = model_of(VOCABULARY, positions="sinusoidal").train()
     facts = DataFacts(VOCABULARY, (0, 5))
-    scores = evaluate(model, pairs, facts, source_bos=False, batch_tokens=300)
+    scores = evaluate(model, pairs, facts, batch_tokens=300)
     assert model.training, "the mode is left as it was"
     model.eval()
     tokens = right = exact = 0
@@ -66,7 +66,7 @@ def test_translations_come_in_the_order_of_the_questions():
     model = model_of(VOCABULARY, positions="sinusoidal")
     facts = DataFacts(VOCABULARY, (0, 5))
     sequences = [["1"], [], ["4", "5", "6", "7", "8"], ["2", "+"]]
-    together = translate(model, sequences, facts, source_bos=False)
-    alone = [translate(model, [s], facts, source_bos=False)[0] for s in sequences]
+    together = translate(model, sequences, facts)
+    alone = [translate(model, [s], facts)[0] for s in sequences]
     assert together == alone
-    assert translate(model, [], facts, source_bos=False) == []
+    assert translate(model, [], facts) == []

@@ -97,11 +97,7 @@ def test_greedy_exact_match_is_that_of_teacher_forcing(positions):
         model = model_of(VOCABULARY, positions=positions)
         with torch.no_grad():  # says less than it could, so that it is right now and then
             model.src_embedding.weight[5:] = 0
-        found.append(
-            evaluation.evaluate(
-                model, pairs, DataFacts(VOCABULARY, (0, 2)), source_bos=positions == "anchored"
-            )
-        )
+        found.append(evaluation.evaluate(model, pairs, DataFacts(VOCABULARY, (0, 2))))
     together = found[0] + found[1] + found[2] + found[3]
     total = together.summary()
     assert total["decoded"] == total["examples"] == 1200
@@ -119,10 +115,10 @@ def test_only_some_pairs_of_each_length_are_decoded():
     config = config_of("copy", data={"train_length": [1, 5]})
     pairs = open_dataset(config).pairs("test", torch.arange(60))
     model, facts = model_of(VOCABULARY), DataFacts(VOCABULARY, (1, 5))
-    whole = evaluation.evaluate(model, pairs, facts, source_bos=True)
-    some = evaluation.evaluate(model, pairs, facts, source_bos=True, decode=3)
+    whole = evaluation.evaluate(model, pairs, facts)
+    some = evaluation.evaluate(model, pairs, facts, decode=3)
     rows = first_of_each(pairs.src_length, 3)
-    alone = evaluation.evaluate(model, pairs.take(rows), facts, source_bos=True)
+    alone = evaluation.evaluate(model, pairs.take(rows), facts)
     forced = ("examples", "token_accuracy", "forced_exact_match", "loss")
     for length in some.lengths:
         found, of_all, decoded = (each.summary(length, length) for each in (some, whole, alone))
@@ -171,7 +167,6 @@ def test_whoever_follows_an_evaluation_hears_of_every_pair():
         model,
         pairs,
         facts,
-        source_bos=False,
         decode=2,
         batch_tokens=60,
         follow=lambda done, total: heard.append((done, total)),

@@ -25,7 +25,6 @@ from toytrans.sweeps.sweep import SWEEPS, plan, write
 from toytrans.sweeps.trials import check_ray
 from toytrans.training import run as training_run
 from toytrans.training.devices import tuned
-from toytrans.training.measured import measure
 from toytrans.training.run import Record, RunFolder
 from toytrans.training.session import open_session
 
@@ -99,9 +98,9 @@ class Run(training_run.Run):
         length_of: the side whose symbols a length counts.
         files: a file of pairs, or a file of sources and one of targets, one a line.
         """
-        if split not in ("valid", "test") or length_of not in ("src", "tgt"):
-            raise UserError(f"split {split!r}, length_of {length_of!r}: valid or test, src or tgt")
-        _check_positive(examples=examples, decode=decode, beam=beam)
+        _check_choice(("valid", "test"), split=split)
+        _check_choice(("src", "tgt"), length_of=length_of)
+        _check_whole(1, examples=examples, decode=decode, beam=beam)
         pairs_of: Split | Path | tuple[Path, Path] = split
         if isinstance(files, str | Path):
             pairs_of = Path(files)
@@ -109,7 +108,7 @@ class Run(training_run.Run):
             pairs_of = Path(files[0]), Path(files[1])
         wanted = Selection(_checked_lengths(lengths), examples, length_of)
         with tuned():
-            return measure(self, pairs_of, wanted, decode, beam)
+            return self.measure(pairs_of, wanted, decode, beam)
 
     def attention(
         self,
@@ -119,21 +118,18 @@ class Run(training_run.Run):
         part: "Part | None" = None,
         layer: int | None = None,
         head: int | None = None,
-        sample: int = 200,
     ) -> "AttentionMaps":
         """What every head attends to, and which rule it follows, as `toytrans attention` shows.
 
         src: none = two validation pairs. tgt: the targets; None = the model's translations.
-        part, layer, head: show only this one, counted from 1. sample: validation pairs on which
-        the rules are measured; 0 = the pairs shown.
+        part, layer, head: show only this one, counted from 1. Rules are measured on 200
+        validation pairs.
         """
         from toytrans.inspection.heads import Choice, maps_of
 
-        if not _is_count(sample):
-            raise UserError(f"sample {sample!r}: expected a whole number")
-        choice = Choice(part, layer, head)
+        pairs = _several(src), _targets(src, tgt)
         with tuned():
-            return maps_of(self._copy(), _several(src), _targets(src, tgt), choice, sample)
+            return maps_of(self._copy(), *pairs, Choice(part, layer, head))
 
     def masks(self, src: Sequences, tgt: Sequences | None = None) -> "InspectedBatch":
         """The masks of pairs as one padded batch, and why each cell is masked.
@@ -199,10 +195,7 @@ def train(
     changed = dict(changes or {}) | ({} if seed is None else {"seed": seed})
     checked = config_of(_tree_of(config), changed)
     name, folder = _name_of(config, checked), None if out is None else Path(out)
-    with (
-        tuned(),
-        open_session(checked, name, folder, resume, logger.info, second="raises") as trainer,
-    ):
+    with tuned(), open_session(checked, name, folder, resume, logger.info) as trainer:
         records = trainer.train()
         for record in records:
             try:
@@ -257,12 +250,13 @@ def sweep(
     The same call goes on where it was stopped. Ctrl-C lets every training save. Each run has a
     process of its own. A run that fails stops no other; see `Comparison.problems`.
     """
-    if on not in ("local", "ray"):
-        raise UserError(f"on {on!r}: local or ray")
-    _check_positive(examples=examples, jobs=jobs)
+    _check_choice(("local", "ray"), on=on)
+    _check_whole(1, examples=examples, jobs=jobs)
     known = None if seeds is None else list(dict.fromkeys(seeds))
-    if known is not None and not (known and all(_is_count(seed) for seed in known)):
-        raise UserError(f"seeds {seeds!r}: give whole numbers from 0, say range(10)")
+    if known == []:
+        raise UserError("seeds: none; give whole numbers from 0, say range(10)")
+    for seed in known or ():
+        _check_whole(0, seed=seed)
     if on == "ray":
         check_ray()
 
@@ -272,28 +266,25 @@ def sweep(
             lay_over(tree, text, "grid")
         return config_of(tree)
 
-    def as_yaml(value: Any) -> str:
-        return value if isinstance(value, str) else json.dumps(value)
-
     planned = plan(
         SWEEPS / _name_of(config, with_changes(())) if out is None else Path(out),
         with_changes,
-        [f"{key}={','.join(map(as_yaml, values))}" for key, values in (grid or {}).items()],
+        [f"{key}={','.join(map(_as_yaml, values))}" for key, values in (grid or {}).items()],
         known,
         of_lengths(_checked_lengths(lengths), examples),
         here=on == "local",
     )
     for sentence in planned.beginning():
         logger.info(sentence)
-    internal = []
+    internal = ""
     with contextlib.closing(planned.train(jobs, on, gpu_share)) as rounds:
         for trial, failure in chain.from_iterable(rounds):
             logger.info("%s: %s", trial.path, failure.reason if failure else "done")
             if failure and failure.traceback:
-                internal.append(f"{trial.path}: {failure.reason}\n{failure.traceback}")
+                internal = f"{trial.path}: {failure.reason}\n{failure.traceback}"
     compared = write(planned)
     if internal:
-        raise RuntimeError(internal[0])
+        raise RuntimeError(internal)
     return Comparison(**vars(compared))
 
 
@@ -305,7 +296,7 @@ def _tree_of(config: Any) -> Tree:
     if isinstance(config, str | Path):
         return read_tree(Path(config))
     if isinstance(config, Config):
-        return Tree(IN_PYTHON, config.model_dump(mode="json"))
+        config = config.model_dump(mode="json")
     if isinstance(config, Mapping):
         return Tree(IN_PYTHON, copy.deepcopy(dict(config)))
     kind = type(config).__name__
@@ -317,6 +308,10 @@ def _name_of(config: Settings, checked: Config) -> str:
     if isinstance(config, str | Path):
         return Path(config).stem
     return (checked.data.task or "files").rpartition(":")[2]
+
+
+def _as_yaml(value: Any) -> str:
+    return value if isinstance(value, str) else json.dumps(value)
 
 
 def _several(sequences: Sequences) -> list[str]:
@@ -335,18 +330,20 @@ def _checked_lengths(lengths: Any) -> tuple[int, int] | None:
     """Lengths as a pair of numbers. Raises UserError."""
     if lengths is None:
         return None
-    pair = tuple(lengths) if isinstance(lengths, Sequence) else ()
-    if len(pair) != 2 or not all(map(_is_count, pair)) or pair[0] > pair[1]:
+    pair = tuple(lengths) if isinstance(lengths, list | tuple) else ()
+    if len(pair) != 2 or not all(type(n) is int for n in pair) or not 0 <= pair[0] <= pair[1]:
         raise UserError(f"lengths {lengths!r}: write the shortest and the longest, say (1, 400)")
     return pair
 
 
-def _check_positive(**numbers: int | None) -> None:
-    """Raise UserError for an argument that is neither None nor a whole number from 1."""
+def _check_whole(least: int, **numbers: int | None) -> None:
+    """Raise UserError for an argument that is neither None nor a whole number from `least`."""
     for name, number in numbers.items():
-        if number is not None and not (_is_count(number) and number):
-            raise UserError(f"{name} {number!r}: expected a whole number, 1 or more")
+        if number is not None and (type(number) is not int or number < least):
+            raise UserError(f"{name} {number!r}: expected a whole number, {least} or more")
 
 
-def _is_count(number: Any) -> bool:
-    return isinstance(number, int) and not isinstance(number, bool) and number >= 0
+def _check_choice(choices: tuple[str, str], **values: str) -> None:
+    for name, value in values.items():
+        if value not in choices:
+            raise UserError(f"{name} {value!r}: take {' or '.join(choices)}")

@@ -146,13 +146,9 @@ class Scores:
         rows = [(PARTS[part], summary) for part, summary in self.parts().items()]
         return rows if len(rows) == 1 else [*rows, ("all", self.summary())]
 
-    def by_length(self) -> dict[int, Summary]:
-        """The summary of each length."""
-        return {n: self.summary(n, n) for n in self.lengths}
-
     def to_dict(self) -> Summary:
         """Plain values: what was measured, the total, its parts, per length."""
-        rows = [{"length": n} | summary for n, summary in self.by_length().items()]
+        rows = [{"length": n} | self.summary(n, n) for n in self.lengths]
         for row in rows:
             del row["loss"]
         measured = {"length_of": self.side, "train_length": list(self.train_length)}
@@ -161,16 +157,17 @@ class Scores:
     def __repr__(self) -> str:
         lines = [self._title()]
         for label, summary in self.labelled():
-            cells = zip(HEADINGS, _cells(summary), strict=True)
-            lines.append(f"  {label}: " + ", ".join(f"{name} {cell}" for name, cell in cells))
+            cells = [f"{name} {cell}" for name, cell in _cells(summary).items()]
+            lines.append(f"  {label}: {', '.join(cells)}")
         return "\n".join(lines)
 
     def _repr_html_(self) -> str:
-        rows = [(label, _cells(summary)) for label, summary in self.labelled()]
+        rows = self.labelled()
         for low, high, _ in spans(self.lengths, self.train_length):
             label = f"{low} to {high}" if low < high else f"length {low}"
-            rows.append((label, _cells(self.summary(low, high))))
-        return html_table(self._title(), HEADINGS, rows)
+            rows.append((label, self.summary(low, high)))
+        cells = [(label, list(_cells(summary).values())) for label, summary in rows]
+        return html_table(self._title(), list(_cells(rows[0][1])), cells)
 
     def _title(self) -> str:
         """The run, its step and fault, and the pairs."""
@@ -181,17 +178,15 @@ class Scores:
         return f"{of['run']}, step {of['checkpoint']}{remark and f'; {remark}'}: {of['split']}"
 
 
-HEADINGS = ("pairs", "free-running exact match", "95%", "token accuracy", "loss")
-
-
-def _cells(summary: Summary) -> list[str]:
-    return [
-        f"{summary['examples']:,}",
-        f"{summary['exact_match']:.3f}",
-        f"{summary['low']:.3f}..{summary['high']:.3f}",
-        f"{summary['token_accuracy']:.3f}",
-        f"{summary['loss']:.4f}",
-    ]
+def _cells(summary: Summary) -> dict[str, str]:
+    """What a table shows, by its headings."""
+    return {
+        "pairs": f"{summary['examples']:,}",
+        "free-running exact match": f"{summary['exact_match']:.3f}",
+        "95%": f"{summary['low']:.3f}..{summary['high']:.3f}",
+        "token accuracy": f"{summary['token_accuracy']:.3f}",
+        "loss": f"{summary['loss']:.4f}",
+    }
 
 
 def _share(part: float, whole: int) -> float:
@@ -246,12 +241,11 @@ def evaluate(
     pairs: Pairs,
     facts: DataFacts,
     *,
-    source_bos: bool,
     beam: int = 1,
     batch_tokens: int = BATCH_TOKENS,
     decode: int | None = None,
     side: Side = "src",
-    follow: Callable[[int, int], None] | None = None,
+    follow: Callable[[int, int], object] = lambda done, total: None,
 ) -> Scores:
     """Score every pair, and decode some. The model is left as it was.
 
@@ -264,10 +258,9 @@ def evaluate(
     columns = {name: torch.zeros_like(lengths) for name in (*FORCED, "decoded", *FREE)}
     columns["decoded"][chosen] = 1
     losses: dict[int, float] = {}
-    follow = follow or (lambda done, total: None)
     total = len(pairs) + len(chosen)
     with _in_eval_mode(model):
-        for batch, rows in _batches(model, pairs, source_bos, batch_tokens):
+        for batch, rows in _batches(model, pairs, batch_tokens):
             values, of_rows = _forced(model, batch)
             every, group = lengths[rows].unique(return_inverse=True)
             sums = torch.zeros(len(every), dtype=torch.float64).index_add_(0, group, of_rows)
@@ -276,7 +269,7 @@ def evaluate(
             for name, column in values.items():
                 columns[name][rows] = column.long()
             follow(len(rows), total)
-        for batch, rows in _batches(model, pairs.take(chosen), source_bos, batch_tokens):
+        for batch, rows in _batches(model, pairs.take(chosen), batch_tokens):
             tokens = search(model, batch.src, beam=beam, target_growth=facts.target_growth).tokens
             for name, column in _free(tokens, batch.tgt_out).items():
                 columns[name][chosen[rows]] = column.long()
@@ -295,14 +288,11 @@ def _in_eval_mode(model: Seq2Seq) -> Iterator[None]:
         model.train(training)
 
 
-def _batches(
-    model: Seq2Seq, pairs: Pairs, source_bos: bool, tokens: int = BATCH_TOKENS
-) -> Iterator[tuple[Batch, Tensor]]:
+def _batches(model: Seq2Seq, pairs: Pairs, tokens: int) -> Iterator[tuple[Batch, Tensor]]:
     """Batches of pairs on the model's device, and the numbers of their rows."""
-    device, limits = next(model.parameters()).device, model.config
-    for batch, rows in evaluation_batches(
-        pairs, tokens, source_bos, limits.max_length, limits.n_heads
-    ):
+    device, asked = next(model.parameters()).device, model.config
+    limits = bool(asked.source_bos), asked.max_length, asked.n_heads
+    for batch, rows in evaluation_batches(pairs, tokens, *limits):
         yield batch.to(device), rows
 
 
@@ -344,23 +334,17 @@ def _free(tokens: Tensor, expected: Tensor) -> Columns:
 
 @torch.no_grad()
 def translate(
-    model: Seq2Seq,
-    sequences: list[list[str]],
-    facts: DataFacts,
-    *,
-    source_bos: bool,
-    beam: int = 1,
+    model: Seq2Seq, sequences: list[list[str]], facts: DataFacts, beam: int = 1
 ) -> list[list[str]]:
     """Translations of sequences of symbols, in their order. Raises UnseenSymbol."""
-    vocabulary = facts.vocabulary
-    rows = [vocabulary.encode(sequence) for sequence in sequences]
+    rows = [facts.vocabulary.encode(sequence) for sequence in sequences]
     if not rows:
         return []
     pairs = Pairs(*pad_rows(rows), *pad_rows([[]] * len(rows)))
     output: list[list[str]] = [[]] * len(rows)
     with _in_eval_mode(model):
-        for batch, order in _batches(model, pairs, source_bos):
+        for batch, order in _batches(model, pairs, BATCH_TOKENS):
             decoded = search(model, batch.src, beam=beam, target_growth=facts.target_growth)
             for row, ids in zip(order.tolist(), decoded.tokens.tolist(), strict=True):
-                output[row] = vocabulary.decode(ids)
+                output[row] = facts.vocabulary.decode(ids)
     return output

@@ -123,7 +123,7 @@ def _of_fault(name: FaultName) -> Card:
     found = CARDS[name]
     return {
         "what": found.what,
-        "shown by": found.shown_by,
+        "shown by": found.shown_by.replace("FAULT", name),
         "symptom": found.symptom,
         "found by": ", ".join(found.checks),
         "met in": found.threads,

@@ -10,6 +10,7 @@ import signal
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -47,58 +48,53 @@ def state_of_process() -> tuple:
 
 
 @pytest.fixture(scope="module")
-def run(tmp_path_factory: pytest.TempPathFactory) -> toytrans.Run:
-    return toytrans.train(TINY, tmp_path_factory.mktemp("run"))
+def run(tiny_run: Path) -> toytrans.Run:
+    """What a command has trained."""
+    return toytrans.load(tiny_run / "runs/c")
 
 
 # Training -------------------------------------------------------------------------------------
 
 
-def test_a_file_a_dict_and_a_config_train_the_run_of_the_command(command: Command):
-    assert command("train", "c.yaml", "--out", "by-command").code == 0
+def test_a_file_a_dict_and_a_config_train_the_run_of_the_command(run: toytrans.Run):
     config = toytrans.Config.model_validate(TINY)
-    runs = [toytrans.train(given) for given in ("c.yaml", Path("c.yaml"), TINY, config)]
-    assert [str(run.path) for run in runs] == ["runs/c", "runs/c-2", "runs/copy", "runs/copy-2"]
-    for run in runs:
-        assert run.config == config and not run.unfinished
-        assert checkpoints_of(run.path) == checkpoints_of("by-command") != {}
-        assert records_of(run.path) == records_of("by-command")
+    made = [toytrans.train(given) for given in ("c.yaml", Path("c.yaml"), TINY, config)]
+    assert [str(each.path) for each in made] == ["runs/c", "runs/c-2", "runs/copy", "runs/copy-2"]
+    for each in made:
+        assert each.config == config and not each.unfinished
+        assert checkpoints_of(each.path) == checkpoints_of(run.path) != {}
+        assert records_of(each.path) == records_of(run.path)
     assert TINY["data"]["task"] == "copy", "a dict stays as it is"
 
 
 TWICE = """
 import toytrans, torch
 
-for precision in ("bf16", "fp32"):
-    for seed in (0, 1):
-        torch.manual_seed(seed + 5)
-        torch.rand(100, 100) @ torch.rand(100, 100)
-        changes = {"seed": seed, "train.precision": precision}
-        toytrans.train("c.yaml", f"{precision}-{seed}", changes=changes, on_record=print)
+for seed in (0, 1):
+    torch.manual_seed(seed + 5)
+    torch.rand(100, 100) @ torch.rand(100, 100)
+    toytrans.train("c.yaml", f"run-{seed}", seed=seed, on_record=print)
 """
 
 
 def test_the_second_training_of_a_process_equals_a_command_bit_for_bit(here: Path):
-    """Fresh processes with two threads, dropout, and evaluations in between."""
+    """Fresh processes with two threads, bf16, dropout, and evaluations in between."""
     config = TINY | {
         "data": TINY["data"] | {"batch_tokens": 1024, "train_length": [1, 12]},
         "model": TINY["model"] | {"d_model": 32, "dropout": 0.2},
-        "train": {"max_steps": 12, "eval_every": 4, "log_every": 2, "label_smoothing": 0.1},
+        "train": {"max_steps": 12, "eval_every": 4, "log_every": 2, "label_smoothing": 0.1}
+        | {"precision": "bf16"},
     }
     (here / "c.yaml").write_text(json.dumps(config))
-    python = [sys.executable, "-W", "error"]
-    two = {"env": os.environ | {"OMP_NUM_THREADS": "2"}, "check": True, "capture_output": True}
-    subprocess.run([*python, "-c", TWICE], **two)
-    for precision in ("bf16", "fp32"):
-        line = ["train", "c.yaml", "--out", precision, "--seed", "1"]
-        change = ["--set", f"train.precision={precision}"]
-        subprocess.run([*python, "-P", "-m", "toytrans", *line, *change], **two)
-        made = checkpoints_of(precision)
-        assert made == checkpoints_of(f"{precision}-1") != checkpoints_of(f"{precision}-0")
-        assert records_of(precision) == records_of(f"{precision}-1")
-        assert len(records_of(precision)) == 6
-        assert toytrans.load(precision).folder.environment["threads"] == 2
-    assert checkpoints_of("bf16") != checkpoints_of("fp32")
+    command = "-m", "toytrans", "train", "c.yaml", "--out", "run", "--seed", "1"
+    two = os.environ | {"OMP_NUM_THREADS": "2"}
+    for words in (("-c", TWICE), command):
+        line = [sys.executable, "-W", "error", "-P", *words]
+        subprocess.run(line, env=two, check=True, capture_output=True)
+    made = checkpoints_of("run")
+    assert made == checkpoints_of("run-1") != checkpoints_of("run-0")
+    assert records_of("run") == records_of("run-1") and len(records_of("run")) == 6
+    assert toytrans.load("run").folder.environment["threads"] == 2
 
 
 def test_on_record_gets_every_record_and_false_saves_and_stops(run: toytrans.Run):
@@ -145,24 +141,16 @@ def test_the_lines_for_other_loggers_run(name, written, monkeypatch):
     assert list(Path().glob(written)) and not toytrans.load("runs/c").unfinished
 
 
-def test_the_process_is_left_as_it_was():
+def test_the_process_is_left_as_it_was_and_what_it_has_set_changes_no_training(run: toytrans.Run):
     torch.manual_seed(5)
-    before = state_of_process()
-    run = toytrans.train(TINY, "a", changes={"model.dropout": 0.5})
-    run.evaluate(), run.translate("1 2"), run.attention("1 2"), run.masks("1 2")
-    assert state_of_process() == before
     torch.set_flush_denormal(True)
-    toytrans.train(TINY, "b")
-    assert sys.float_info.min / 2 == 0, "the program had set it"
-
-
-def test_what_a_program_has_set_changes_no_training_and_no_check(run: toytrans.Run):
     torch.set_default_dtype(torch.float64)
     torch.set_grad_enabled(False)
     before = state_of_process()
     try:
-        toytrans.train(TINY, "r")
-        assert toytrans.check(toytrans.load("r")).passed
+        own = toytrans.train(TINY, "r")
+        own.evaluate(), own.translate("1 2"), own.attention("1 2"), own.masks("1 2")
+        assert toytrans.check(own).passed
         assert state_of_process() == before
     finally:
         torch.set_default_dtype(torch.float32)
@@ -177,7 +165,8 @@ def interrupt_at(step: int, times: int = 1) -> Iterator[None]:
 
     def interrupted(self: Trainer, dealt) -> None:
         if self.progress.step == step - 1:
-            for _ in range(times):
+            for number in range(times):
+                time.sleep(0.6 * number)
                 signal.raise_signal(signal.SIGINT)
         take_step(self, dealt)
 
@@ -260,7 +249,7 @@ def test_attention_and_masks_are_those_of_the_commands(run: toytrans.Run, comman
     attention = ("attention", str(run.path))
     assert run.attention(["1 2 3", "4"]).to_dict() == printed(*attention, "1 2 3", "4")
     assert run.attention().to_dict()["src"] == printed(*attention)["src"]
-    given = run.attention("1 2", "2 1 0", part="cross", layer=1, head=2, sample=0)
+    given = run.attention("1 2", "2 1 0", part="cross", layer=1, head=2)
     assert [(head.part, head.layer, head.head) for head in given.heads] == [("cross", 1, 2)]
     pairs = ("--src", "1 2 3", "--tgt", "3 2 1", "--src", "4", "--tgt", "4 4")
     masks = run.masks(["1 2 3", "4"], ["3 2 1", "4 4"])
@@ -287,7 +276,6 @@ def test_a_run_is_loaded_at_a_step_with_its_records_and_checked(run: toytrans.Ru
         (lambda run: run.evaluate("1:8"), "lengths '1:8': write the shortest and the longest"),
         (lambda run: run.evaluate(beam=1.5), "beam 1.5: expected a whole number, 1 or more"),
         (lambda run: run.evaluate(split="train"), "split 'train'"),
-        (lambda run: run.attention("1", sample=-1), "sample -1: expected a whole number"),
         (lambda run: run.attention("1", ["1", "2"]), "1 src and 2 tgt"),
         (lambda run: run.translate("1 x"), "'x' is not in the vocabulary"),
         (lambda run: run.masks([]), "no src; give a sequence"),
@@ -313,11 +301,11 @@ def test_records_are_curves_where_they_can_be_drawn(run: toytrans.Run, monkeypat
 
 # Sweeps ---------------------------------------------------------------------------------------
 
-SCRIPT = """
+GRID = {"model.positions": ["rotary", "anchored"]}
+SCRIPT = f"""
 import toytrans
 
-grid = {"model.positions": ["rotary", "anchored"]}
-print(toytrans.sweep("c.yaml", seeds=[3, 4], grid=grid, jobs=2))
+print(toytrans.sweep("c.yaml", seeds=[3, 4], grid={GRID}, jobs=2))
 """
 
 
@@ -330,8 +318,7 @@ def test_a_sweep_of_a_script_is_that_of_the_command(here: Path, command: Command
     words = ("sweep", "c.yaml", "--seeds", "3:4", "--set", "model.positions=rotary,anchored")
     assert command(*words).code == 0
     assert json.loads(Path("runs/sweeps/c/table.json").read_text()) == table
-    grid = {"model.positions": ["rotary", "anchored"]}
-    compared = toytrans.sweep("c.yaml", seeds=(3, 4), grid=grid)
+    compared = toytrans.sweep("c.yaml", seeds=(3, 4), grid=GRID)
     assert [run.config.seed for run in compared.runs] == [3, 4, 3, 4]
     assert compared.runs[0].evaluate().exact_match >= 0
     assert not compared.problems and all(path.is_file() for path in compared.files)
@@ -341,9 +328,9 @@ def test_a_sweep_of_a_script_is_that_of_the_command(here: Path, command: Command
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"seeds": []}, "seeds \\[\\]: give whole numbers"),
+        ({"seeds": []}, "seeds: none; give whole numbers"),
         ({"grid": {"model.positons": ["rotary"]}}, "did you mean model.positions"),
-        ({"on": "moon"}, "on 'moon': local or ray"),
+        ({"on": "moon"}, "on 'moon': take local or ray"),
         ({"jobs": -1}, "jobs -1: expected a whole number, 1 or more"),
     ],
 )

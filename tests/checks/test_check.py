@@ -546,10 +546,7 @@ def test_a_check_without_its_argument_is_not_asked(folder, command, monkeypatch)
             ],
         ),
         (["--model", "mine.py:function", "--config", "c.yaml"], ["exclude each other"]),
-        (
-            ["c.yaml"],
-            ["c.yaml: a config, not a run directory; `toytrans train c.yaml`", "--config"],
-        ),
+        (["c.yaml"], ["c.yaml: not a run directory", "`toytrans train CONFIG` makes one"]),
         (["--set", "model.d_ff=3"], ["give --config"]),
         (["--format", "json"], ["--format json: no such form; did you mean --json?"]),
         ([], ["no run here yet"]),

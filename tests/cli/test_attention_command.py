@@ -86,9 +86,6 @@ def test_without_a_sequence_validation_pairs_are_shown(reverse: str, command: Co
     sources = re.findall(r"^([\d ]+)  ->  ", answer.out, re.MULTILINE)
     assert [len(source.split()) for source in sources] == [6, 4]
     assert max(map(len, answer.out.splitlines())) <= 80
-    of_shown = load(reverse).attention(sample=0)
-    assert of_shown.basis == "the translations shown (2)"
-    assert {head.queries for head in of_shown.heads if head.part == "encoder"} == {10}, "of both"
 
 
 def test_symbols_that_look_like_marks_or_are_wide_or_long(here: Path, command: Command) -> None:

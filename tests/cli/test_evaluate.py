@@ -8,7 +8,7 @@ from pathlib import Path
 from conftest import Command, tiny_yaml
 
 from toytrans.evaluation import Scores
-from toytrans.training import measured
+from toytrans.training.run import Run
 
 
 def test_a_run_that_is_named_twice_is_measured_once(run: Path, command: Command):
@@ -31,14 +31,14 @@ def test_four_hundred_lengths_fit_eighty_columns(run: Path, command: Command, mo
     greedy = importlib.import_module("toytrans.model.decoding.greedy")
     limits = greedy.token_limits
     monkeypatch.setattr(greedy, "token_limits", lambda *given: limits(*given).clamp(max=9))
-    measure, found = measured.measure, []
+    measure, found = Run.measure, []
 
     def once(*given) -> Scores:
         if not found:
             found.append(measure(*given))
         return found[0]
 
-    monkeypatch.setattr(measured, "measure", once)
+    monkeypatch.setattr(Run, "measure", once)
     options = ("--lengths", "1:400", "--examples", "40", "--decode", "1")
     out = command("eval", "runs/c", *options).out
     assert max(map(len, out.splitlines())) <= 80 and out.count("\n") < 100

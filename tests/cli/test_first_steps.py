@@ -78,7 +78,7 @@ def test_a_symbol_with_a_slash_can_be_translated(command: Command):
     "line",
     [
         *("attention 1", "translate 1", "eval", "check --only pads"),
-        *("inspect-masks", "trace", "demo leaks", "report"),
+        *("inspect-masks", "trace", "demo decoding", "report"),
     ],
 )
 def test_the_newest_run_is_taken_by_name_and_is_no_sealed_exercise(

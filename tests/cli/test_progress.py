@@ -13,7 +13,6 @@ from toytrans.cli import terminal
     ("arguments", "line"),
     [
         ("eval runs/c", "now: runs/c, 100%"),
-        ("attention runs/c", "now: measuring heads, 0 of 9 pairs"),
         ("demo gradients", "now: seed 2 of 3"),
         ("trace runs/c", "now: the model"),
         ("inspect-masks --config c.yaml", "now: the model"),

@@ -1,7 +1,5 @@
 """The anchors of configs/examples/anchors.py against their formula in plain Python."""
 
-import math
-
 import pytest
 import torch
 from anchor_formulas import anchored_bias, counted_bias
@@ -53,21 +51,6 @@ def test_amounts_are_clipped_and_still_learn():
     sources.added[0].sum().backward()
     gradient = model.positions.amounts.bias.grad
     assert gradient[0] > 0 == gradient[1]
-
-
-def test_fertilities_multiply_and_stay_finite():
-    model = model_of(VOCABULARY, **anchors_of("Fertility", n_heads=4))
-    src = torch.tensor([[BOS_ID, 5, 6, 7, EOS_ID]])
-    around, thrice = torch.zeros(2, 24).double()
-    with torch.no_grad():
-        amounts = model.positions.amounts
-        amounts.weight.zero_()[:, :2] = torch.tensor([math.log(4), math.log(3)])
-        amounts.bias.copy_(torch.tensor([0.0, 1000.0]))
-    around[0] = thrice[1] = 1
-    memory = torch.stack([around, around, thrice, around + thrice, thrice])[None]
-    added = model.positions.cross_state(memory, src).added
-    assert added[0, 0].tolist() == pytest.approx([0, 4, 3, 12, 1])
-    assert added[1, 0].tolist() == pytest.approx([1, *[math.exp(6)] * 3, 0])
 
 
 def test_learned_counts_read_a_stack_at_any_length(tmp_path):

@@ -1,6 +1,5 @@
 """The code of configs/examples: every model learns, passes `check`, and decodes as it computes."""
 
-import sys
 from pathlib import Path
 
 import pytest
@@ -17,8 +16,7 @@ from toytrans.tokens import BOS_ID, EOS_ID
 
 EXAMPLES = ROOT / "configs" / "examples"
 RNN, CONV = "rnn.py:Recurrent", "conv.py:Convolutional"
-MODELS = [RNN, "rnn.py:RecurrentLSTM", "rnn.py:Luong", "rnn.py:LuongLSTM"]
-MODELS += [CONV, "conv.py:Sinusoidal", "conv.py:EvenKernel"]
+MODELS = [RNN, "rnn.py:LuongLSTM", CONV, "conv.py:Sinusoidal", "conv.py:EvenKernel"]
 
 
 def example(name: str, **model: object) -> Seq2Seq:
@@ -93,16 +91,6 @@ def test_a_convolution_sees_its_kernel_and_no_further():
     other = tgt_in.index_fill(1, torch.tensor([2]), 10)
     moved = (model(src, tgt_in) != model(src, other))[0].any(-1)
     assert moved.nonzero()[:, 0].tolist() == list(range(2, 7))
-
-
-def test_a_pad_that_is_read_is_found(monkeypatch: pytest.MonkeyPatch):
-    """The checks bite: an encoder that reads its pads backwards first fails."""
-    model = example(RNN)
-    module = sys.modules[type(model).__module__]
-    backwards = module.reading_backwards
-    monkeypatch.setattr(module, "reading_backwards", lambda real: backwards(torch.ones_like(real)))
-    known = {"pad_id": 0, "vocabulary_size": 14, "start_id": 1, "eos_id": 2}
-    assert not toytrans.check(model, **known, only="pads", length=7).passed
 
 
 def test_what_an_example_cannot_be_built_with_is_said_in_one_line():

@@ -11,7 +11,6 @@ from typing import get_args
 import pytest
 from conftest import Command
 
-import toytrans
 from toytrans.config.load import load_config
 from toytrans.config.names import FaultName
 from toytrans.config.sealed import seal
@@ -42,7 +41,6 @@ COMMANDS = (
 )
 """Every command that shows a run."""
 
-CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser")
 SETS = [word for text in SMALL for word in ("--set", text)]
 
 
@@ -136,34 +134,17 @@ def test_every_command_of_the_sheet_runs_in_the_folder_of_the_exercise(
     assert {path.name for path in Path("runs").iterdir()} == {"exercise", "sound", "suspect"}
 
 
-def test_check_names_what_fails_in_a_closed_exercise_and_not_why(
-    tmp_path: Path, monkeypatch, command: Command
-):
-    monkeypatch.chdir(tmp_path)
-    hidden = "why is not told in a closed exercise"
-    cure = ""
+@pytest.mark.parametrize("form", [(), ("--json",), ("--format", "github"), ("--format", "html")])
+def test_check_names_what_fails_in_a_closed_exercise_and_not_why(form, command: Command):
+    told = {}
     for closed in (False, True):
         sealed = seal("no_norm", bytes(8), closed=closed)
-        check = ("check", "--config", "textbook", "--set", f"fault={sealed}", "--length", "7")
-        chosen = ("--only", "sublayers")
-        (found,) = json.loads(command(*check, *chosen, "--json").out)["checks"]
-        assert found["verdict"] == "FAIL"
-        told = [" ".join(command(*check, *chosen, *form).out.split()) for form in FORMS]
-        if closed:
-            assert found["words"] == hidden
-            assert not {"where", "example", "reproduce"} & set(found)
-            assert all(cure not in text and "sublayers" in text for text in told)
-        else:
-            cure = found["words"][:30]
-            assert cure and cure not in hidden and all(cure in text for text in told)
-    sets = (word for setting in SMALL for word in ("--set", setting))
-    given = ("train", "textbook", "--set", f"fault={sealed}", "--out", "run", *sets)
-    assert command(*given).code == 0
-    report = toytrans.check(toytrans.load("run"), length=7)
-    assert "sublayers" in str(report) and cure not in str(report)
-
-
-FORMS = ((), ("--json",), ("--format", "github"), ("--format", "html"))
+        given = ("--config", "textbook", "--set", f"fault={sealed}", "--only", "sublayers")
+        done = command("check", *given, "--length", "7", *form)
+        told[closed] = " ".join(done.out.split())
+        assert done.code == 1 and "sublayers" in told[closed]
+    for cause in ("nothing normalises", *(["reproduce"] if form == ("--json",) else ())):
+        assert cause in told[False] and cause not in told[True]
 
 
 def test_a_sheet_in_korean_has_the_same_commands(tmp_path: Path, monkeypatch, command: Command):
@@ -175,12 +156,10 @@ def test_a_sheet_in_korean_has_the_same_commands(tmp_path: Path, monkeypatch, co
             words = ("--level", level, "--language", language, "--key", KEY, "--out", folder)
             assert command("exercise", "new", *words, *more).code == 0
             sheets.append(Path(folder, "SHEET.md").read_text())
-        english, korean, *closed = sheets
+        assert len(set(sheets)) == 4 and f"{level}단계" in sheets[1]
+        assert not any(bad in sheet for sheet in sheets for bad in ("None", "{"))
         lines = [re.findall(r"^ +toytrans .*$", sheet, re.MULTILINE) for sheet in sheets]
         assert lines[0] == lines[1] == lines[2] == lines[3]
-        assert f"{level}단계" in korean and "None" not in "".join(sheets)
-        assert "{" not in "".join(sheets) and max(map(len, korean.splitlines())) <= 100
-        assert closed[1] != korean and closed[0] != english
 
 
 # Answers, hints, grades ----------------------------------------------------------------------
@@ -317,13 +296,12 @@ def test_a_class_is_graded(tmp_path: Path, monkeypatch, command: Command, refuse
 def test_grades_replace_grades_and_nothing_else(folder: Path, command: Command, refused):
     shutil.move(folder, "class/01")
     Path("notes.txt").write_text("mine")
-    Path("folder").mkdir()
     Path("link").symlink_to("notes.txt")
     command("exercise", "check", "no_causal", "class/01")
     answers = Path("class/01/progress.jsonl").read_text()
     grade = ("exercise", "grade", "class", "--key", KEY)
     for option in ("--csv", "--page"):
-        for taken in ("notes.txt", "class/01/progress.jsonl", "folder", "link"):
+        for taken in ("notes.txt", "class/01/progress.jsonl", "class", "link"):
             assert f"{option} {taken}: " in refused(*grade, option, taken)
         for _ in range(2):
             assert command(*grade, option, f"grades{option}").code == 0
@@ -331,60 +309,32 @@ def test_grades_replace_grades_and_nothing_else(folder: Path, command: Command, 
     assert Path("class/01/progress.jsonl").read_text() == answers
 
 
-@pytest.mark.parametrize(
-    ("form", "note"),
-    [
-        (b"\xef\xbb\xbf%s\n\n%s", None),
-        (b"%s{\n%s", "line 2 cannot be read"),
-        (b"{\xff\n[]\n%s%s", "line 1 cannot be read, nor 1 more"),
-    ],
-)
-def test_readable_answers_count_in_a_damaged_file(
-    form: bytes, note: str | None, folder: Path, command: Command, refused
-):
+def test_readable_answers_count_in_a_damaged_file(folder: Path, command: Command, refused):
     shutil.move(folder, "class/01")
     path = Path("class/01/progress.jsonl")
     truth = read(path.parent).answer
     for answer in ("no_norm", truth):
         command("exercise", "check", answer, "class/01")
-    path.write_bytes(form % tuple(path.read_bytes().splitlines(keepends=True)))
+    path.write_bytes(b"{\xff\n[]\n%s\n" % path.read_bytes())
     done = command("exercise", "grade", "class", "--key", KEY)
+    assert "\n01: progress.jsonl: 3 lines cannot be read\n" in done.out
     assert done.out.endswith("\n1 right, 0 wrong, 0 not answered\n")
-    notes = re.findall(r"^01: progress.jsonl: (.*)$", done.out, re.MULTILINE)
-    assert notes == ([note] if note else [])
     assert command("exercise", "check", truth, "class/01").out.startswith("right")
-    for lost in (b"{\n", bytes(2**21)):
-        path.write_bytes(lost)
-        done = command("exercise", "grade", "class", "--key", KEY)
-        assert truth in done.out and "0 not answered, 1 with a note" in done.out
+    path.write_bytes(bytes(2**21))
+    done = command("exercise", "grade", "class", "--key", KEY)
+    assert truth in done.out and "0 not answered, 1 with a note" in done.out
     assert "progress.jsonl: larger than" in refused("exercise", "check", truth, "class/01")
 
 
-def test_a_row_of_grades_is_one_line(folder: Path, command: Command):
-    """At 80 columns, and on the page in any window."""
+def test_a_row_of_grades_is_one_line_of_80_columns(folder: Path, command: Command):
     key = key_of("triangle_off_by_one", 2)
-    new = ("exercise", "new", "--seed", "7", "--level", "2", "--class", "2", "--key", key)
+    new = ("exercise", "new", "--seed", "7", "--level", "2", "--class", "1", "--key", key)
     assert command(*new, "--out", "class").code == 0
     command("exercise", "check", "batch_mean_of_means", "class/01")
     shutil.move("class/01", "class/kim-minjun_12345")
-    Path("class/02/exercise.yaml").write_text("")
-    out = command("exercise", "grade", "class", "--key", key, "--page", "class.html").out
+    out = command("exercise", "grade", "class", "--key", key).out
     row = r"^ kim-\S+ +batch_mean_of_means +no +triangle_off_by_one +1 +0 *$"
     assert re.search(row, out, re.MULTILINE) and max(map(len, out.splitlines())) <= 80
-    assert "<title>class</title>" in Path("class.html").read_text()
-    if CHROMIUM is None:
-        pytest.skip("no Chromium is installed")
-    from playwright.sync_api import sync_playwright
-
-    with sync_playwright() as playwright:
-        chromium = playwright.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
-        for width in (1000, 390):
-            page = chromium.new_page(viewport={"width": width, "height": 600})
-            page.goto(Path("class.html").absolute().as_uri())
-            rows = page.locator("tbody tr")
-            assert all(rows.nth(n).bounding_box()["height"] < 40 for n in range(2))
-            assert page.evaluate("document.documentElement.scrollWidth") <= width
-        chromium.close()
 
 
 def test_a_closed_exercise_tells_nothing_before_grading(

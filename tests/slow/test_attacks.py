@@ -1,4 +1,4 @@
-"""Signals at random moments, folders full of modules, run directories full of links.
+"""Kills and signals at random moments, folders full of modules, run directories full of links.
 
 SIGNALS and FOLDERS in the environment say how many are tried.
 """
@@ -19,6 +19,7 @@ from pathlib import Path
 import pytest
 from conftest import SIGNALS, call, tiny_yaml
 from forked import COMMAND
+from killed import train_and_kill
 
 pytestmark = pytest.mark.slow
 
@@ -32,6 +33,11 @@ def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     Path("tiny.yaml").write_text(tiny_yaml(train={"max_steps": 20, "eval_every": 10}))
     assert call("train", "tiny.yaml", "--out", "run") == 0
     return tmp_path
+
+
+@pytest.mark.usefixtures("here")
+def test_forty_kills_of_one_training_change_nothing():
+    train_and_kill(40, seed=1)
 
 
 # Signals -------------------------------------------------------------------------------------

@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 import torch
 from conftest import Command
+from killed import train_and_kill
 
 from toytrans.errors import UserError
 from toytrans.training.checkpoint import (
@@ -36,6 +37,12 @@ def test_the_newest_two_and_the_best_are_kept(tmp_path: Path):
         pick_step(tmp_path, "9" * 5000)
 
 
+@pytest.mark.usefixtures("here")
+def test_four_kills_change_nothing():
+    """Resumed training is the training that was not interrupted; tests/slow has more kills."""
+    train_and_kill(kills=4, seed=0)
+
+
 def test_weights_that_are_tied_are_stored_once(run: Path):
     tensors = load_checkpoint(run, 6).tensors
     assert "weights/output.weight" not in tensors and "weights/src_embedding.weight" in tensors
@@ -56,11 +63,8 @@ def test_saving_deletes_what_it_has_listed_and_nothing_else(run: Path, command: 
     assert Path("mine").exists()
 
 
-@pytest.mark.parametrize("raw", [None, b'{"6": 3}'])
-def test_without_its_list_nothing_is_deleted(run: Path, command: Command, raw: bytes | None):
-    (run / "checkpoints.json").unlink()
-    if raw is not None:
-        (run / "checkpoints.json").write_bytes(raw)
+def test_without_its_list_nothing_is_deleted(run: Path, command: Command):
+    (run / "checkpoints.json").write_bytes(b'{"6": 3}')
     assert command(*LONGER).code == 0
     assert saved_steps(run) == [4, 6, 8, 10]
 
@@ -78,12 +82,12 @@ def test_a_checkpoint_cut_anywhere_is_named_with_the_one_before(run: Path, comma
     raw = LAST.read_bytes()
     for length in range(0, len(raw), 4001):
         LAST.write_bytes(raw[:length])
-        with pytest.raises(UserError, match=r"cut short or changed .*take it with --checkpoint 4"):
+        with pytest.raises(UserError, match=r"cut short or changed .*step 4 is used"):
             load_checkpoint(run, 6)
     before = LAST.read_bytes(), (run / "metrics.jsonl").read_bytes()
     answer = command(*LONGER)
     assert answer.code == 2 and f"{LAST}: cut short" in answer.err
-    assert "move it away, then --resume goes on from step 4" in answer.err
+    assert "move it away, then step 4 is used" in answer.err
     assert (LAST.read_bytes(), (run / "metrics.jsonl").read_bytes()) == before
     LAST.rename("away")
     answer = command(*LONGER)
@@ -106,7 +110,7 @@ def test_what_is_no_file_or_has_no_end_hangs_nothing(run: Path, refused, command
         os.truncate(LAST, 300 * 10**9)
         assert kind in refused(*LONGER) and kind in refused("eval", "--checkpoint", "last")
         assert kind in " ".join(command("doctor", "runs/c").out.split())
-    assert "take it with --checkpoint 4" in refused("eval")
+    assert "step 4 is used" in refused("eval")
     assert "move it away" in refused(*LONGER)
     for words in (("runs", "."), ("report", "runs/c")):
         assert command(*words).code == 0

@@ -74,13 +74,12 @@ def test_a_directory_that_may_not_be_written(run, command: Command, request):
 ON_CPU = (
     "[enforce fail at alloc_cpu.cpp:124] err == 0. DefaultCPUAllocator: can't allocate memory: "
 )
-OUT = [
-    MemoryError(),
-    RuntimeError(f"{ON_CPU}you tried to allocate 160000000000 bytes."),
-    torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB. GPU 0"),
-    RuntimeError("CUDA error: out of memory\nSearch for `cudaErrorMemoryAllocation'"),
-    RuntimeError("CUDA error: CUBLAS_STATUS_ALLOC_FAILED when calling `cublasCreate`"),
-]
+OUT = {
+    "python": MemoryError(),
+    "cpu": RuntimeError(f"{ON_CPU}you tried to allocate 160000000000 bytes."),
+    "cuda": torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB. GPU 0"),
+    "cublas": RuntimeError("CUDA error: CUBLAS_STATUS_ALLOC_FAILED when calling `cublasCreate`"),
+}
 
 
 def raising(error: Exception):
@@ -90,7 +89,7 @@ def raising(error: Exception):
     return fail
 
 
-@pytest.mark.parametrize("error", OUT, ids=["python", "cpu", "cuda", "driver", "cublas"])
+@pytest.mark.parametrize("error", OUT.values(), ids=OUT)
 def test_memory_that_runs_out_does_so_before_the_first_step(command, monkeypatch, error):
     monkeypatch.setattr(Update, "backward", raising(error))
     answer = command(*TRAIN)
@@ -117,19 +116,6 @@ def test_memory_that_really_runs_out():
     assert not saved_steps(Path("runs/c"))
 
 
-def test_the_largest_batch_of_a_file_is_found_wherever_it_is():
-    Path("a.tsv").write_text("1 2\t2 1\n" * 6000 + f"{'1 ' * 300}\t2\n" + "2\t1\n" * 3000)
-    Path("f.yaml").write_text("data: {files: {train: a.tsv, valid: a.tsv}, batch_tokens: 256}")
-    first = 0
-    for seed in range(5):
-        config = load_config(Path("f.yaml"), [f"seed={seed}"])
-        source = open_dataset(config)
-        assert largest_batch(source, config).src.shape == (1, 320)
-        pool = itertools.takewhile(lambda dealt: dealt[1] <= 4096, training_batches(source, config))
-        first += max(batch.src.shape[1] for batch, _ in pool) == 320
-    assert first < 5, "the first pool does not always hold the long one"
-
-
 def test_the_rehearsal_leaves_no_trace(tmp_path, monkeypatch):
     config = config_of(
         data={"batch_tokens": 256, "valid_examples": 9},
@@ -149,23 +135,27 @@ def test_the_rehearsal_leaves_no_trace(tmp_path, monkeypatch):
 
 
 def test_memory_that_runs_out_in_a_measurement(run, command: Command, monkeypatch):
-    monkeypatch.setattr("toytrans.evaluation._forced", raising(OUT[2]))
+    monkeypatch.setattr("toytrans.evaluation._forced", raising(OUT["cuda"]))
     answer = command("eval", "runs/c")
     assert (answer.code, answer.err.count("\n")) == (2, 1), answer.err
     for words in ("toytrans: out of memory", "2.00 GiB", "data.batch_tokens", "lengths", "sizes"):
         assert words in answer.err
 
 
-@pytest.mark.parametrize("task", ["copy", "duplicate", "addition"])
-def test_the_largest_batch_comes_first_of_all(task):
-    config = config_of(task, data={"symbols": 9, "train_length": [3, 40], "batch_tokens": 500})
-    source = open_dataset(config)
-    found = largest_batch(source, config)
+def test_the_largest_batch_of_all_is_known_before_the_first_step():
+    """Of a task, and of a file wherever it is."""
+    Path("a.tsv").write_text("1 2\t2 1\n" * 6000 + f"{'1 ' * 300}\t2\n" + "2\t1\n" * 3000)
+    Path("f.yaml").write_text("data: {files: {train: a.tsv, valid: a.tsv}, batch_tokens: 256}")
+    config = load_config(Path("f.yaml"), [])
+    assert largest_batch(open_dataset(config), config).src.shape == (1, 320)
 
     def scores(batch) -> int:
         (rows, src_width), tgt_width = batch.src.shape, batch.tgt_out.shape[1]
         return rows * (src_width + tgt_width) ** 2
 
+    data = {"symbols": 9, "train_length": [3, 40], "batch_tokens": 500}
+    config = config_of("duplicate", data=data)
+    source = open_dataset(config)
     dealt = [batch for batch, _ in itertools.islice(training_batches(source, config), 400)]
     assert len({scores(batch) for batch in dealt}) > 5, "batches of many shapes"
-    assert max(map(scores, dealt)) == scores(found)
+    assert max(map(scores, dealt)) == scores(largest_batch(source, config))

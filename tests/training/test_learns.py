@@ -26,7 +26,7 @@ def trained(folder: Path, data: dict, model: dict, **train: float) -> tuple[floa
     return tuple(scores.parts()[part]["exact_match"] for part in ("in_range", "beyond"))
 
 
-@pytest.mark.parametrize("task", ["copy", "reverse", "duplicate"])
+@pytest.mark.parametrize("task", ["reverse", "duplicate"])
 def test_anchored_positions_solve_a_task_and_go_beyond_its_lengths(tmp_path, task):
     data = {"task": task, "symbols": 20, "train_length": [1, 12], "test_length": [1, 24]}
     inside, beyond = trained(tmp_path, data, {}, max_steps=150, lr=5e-3)

@@ -28,7 +28,7 @@ def test_what_a_run_directory_holds(command: Command):
     run = RunFolder.open(Path("r"))
     expected = {"torch", "python", "device", "threads", "precision", "toytrans", "config"}
     assert expected <= run.environment.keys()
-    assert (run.precision, run.steps, run.unfinished) == ("fp32", [1, 2], "")
+    assert (run.steps, run.unfinished) == ([1, 2], "")
     assert run.facts.train_length == (1, 4)
     assert run.config.data.test_length == (1, 9)
     state = state_of(run.path)
@@ -57,20 +57,15 @@ def test_a_saved_config_says_what_applies_to_the_run(command: Command):
     assert yaml.safe_load(path.read_text())["model"] == saved["model"]
 
 
-def test_a_raised_limit_goes_on_and_nothing_derived_changes(command: Command):
+def test_a_raised_limit_goes_on_and_nothing_derived_changes(command: Command, refused):
+    """The saved config is the config: the file that it came from may be gone."""
     command(*TRAIN)
     before = Path("r/config.yaml").read_text()
-    again = command(*TRAIN, "--resume", "--set", "train.max_steps=40")
-    assert again.code == 0 and "resumed at step 2" in again.err
-    assert Path("r/config.yaml").read_text() == before.replace("max_steps: 2", "max_steps: 40")
-    assert steps() == list(range(1, 41))
-
-
-def test_a_run_goes_on_without_its_config_file(command: Command, refused):
-    command(*TRAIN)
     Path("c.yaml").unlink()
-    answer = command("train", "--out", "r", "--resume", "--set", "train.max_steps=4")
-    assert answer.code == 0 and "resumed at step 2" in answer.err and steps() == [1, 2, 3, 4]
+    answer = command("train", "--out", "r", "--resume", "--set", "train.max_steps=9")
+    assert answer.code == 0 and "resumed at step 2" in answer.err
+    assert Path("r/config.yaml").read_text() == before.replace("max_steps: 2", "max_steps: 9")
+    assert steps() == list(range(1, 10))
     said = refused("train", "--out", "r", "--resume", "--set", "train.lr=1")
     assert "cannot resume with other settings: train.lr (0.003 -> 1" in said
     assert "no such run directory" in refused("train", "--out", "none", "--resume")

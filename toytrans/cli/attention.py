@@ -15,7 +15,7 @@ from rich.text import Text
 from toytrans.cli.common import check_plot, open_run, write_new
 from toytrans.cli.options import AsJson, Checkpoint, TrustCode, run_and_sequences
 from toytrans.cli.tables import LONGEST, MARKS, axis_names, map_of, paged, print_beside
-from toytrans.cli.terminal import Progress, note, output, plain, print_table, printable
+from toytrans.cli.terminal import note, output, plain, print_table, printable
 from toytrans.errors import UserError
 from toytrans.files import json_text
 from toytrans.inspection.table import CLOSED
@@ -86,7 +86,7 @@ def attention(
     choice, most = Choice(None if part == "all" else part, layer, head), None
     if one_screen := choice == ALL and not (part or plot or as_json):
         choice, most = Choice("cross", run.config.model.n_decoder_layers), 1
-    maps = maps_of(run, sequences, choice=choice, most=most, follow=Progress())
+    maps = maps_of(run, sequences, choice=choice, most=most)
     if plot is not None:
         write_new("--plot", plot, _drawn(plot, maps))
         note(f"wrote {plot}")

@@ -82,7 +82,6 @@ def evaluate(
     from toytrans.sweeps.groups import Member, group
     from toytrans.sweeps.measure import Eval, Measure, eval_of, of_lengths, result_of
     from toytrans.sweeps.picture import draw
-    from toytrans.training.measured import measure
     from toytrans.training.run import RunFolder, is_run
 
     scores: dict[Path, Scores] = {}
@@ -92,7 +91,7 @@ def evaluate(
         run = open_run(path, checkpoint, device)
         with _followed(path) as follow:
             selection = wanted.selection()
-            found = measure(run, files or split, selection, wanted.decode, beam, follow)
+            found = run.measure(files or split, selection, wanted.decode, beam, follow)
         scores[path] = found
         return eval_of(run, test=result_of(found, wanted))
 

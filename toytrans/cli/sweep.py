@@ -220,22 +220,23 @@ def _follow(
     shape = "{desc} {bar} {percentage:3.0f}% {remaining} left"
     bar = progress_bar(shape, total=total, initial=done())
     rounds = sweep.train(jobs, on, gpu_share)
-    with collect_signals() as received, contextlib.closing(rounds), bar:
-        for ended in rounds:
-            for trial, failure in ended:
-                del running[trial.path]
-                if failure is not None:
-                    failures[trial.path] = failure
-                what = f"failed: {failure.reason}" if failure else describe(trial)
-                line = printable(f"{total - len(running)}/{total} {trial.title}: {what}")
-                bar.write(line, file=sys.stderr) if not bar.disable else note(line)
-            bar.update(done() - bar.n)
-            bar.set_description_str(f"{total - len(running)}/{total} runs", refresh=False)
-            if received:
-                break
-    if received:
-        note("stopped and saved; the same command goes on")
-        exit_if_signalled(received)
+    with collect_signals() as received:
+        with contextlib.closing(rounds), bar:
+            for ended in rounds:
+                for trial, failure in ended:
+                    del running[trial.path]
+                    if failure is not None:
+                        failures[trial.path] = failure
+                    what = f"failed: {failure.reason}" if failure else describe(trial)
+                    line = printable(f"{total - len(running)}/{total} {trial.title}: {what}")
+                    bar.write(line, file=sys.stderr) if not bar.disable else note(line)
+                bar.update(done() - bar.n)
+                bar.set_description_str(f"{total - len(running)}/{total} runs", refresh=False)
+                if received:
+                    break
+        if received:
+            note("stopped and saved; the same command goes on")
+            exit_if_signalled(received)
     return failures
 
 

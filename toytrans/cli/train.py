@@ -210,12 +210,8 @@ def _print_results(trainer: "Trainer") -> None:
     rows: list[Labelled] = []
     for split in splits:
         pairs = all_pairs(trainer.dataset, split)
-        scores = trainer.scores.get(run.step) if split == "valid" else None
-        if scores is None:
-            own = context.shard_pairs(pairs)
-            counted = evaluate(run.model, own, run.facts, source_bos=run.config.source_bos)
-            scores = context.all_scores(counted)
-        rows += parts_of(split, scores)
+        own = evaluate(run.model, context.shard_pairs(pairs), run.facts)
+        rows += parts_of(split, context.all_scores(own))
     if context.is_main:
         reason = {
             "stop_at_exact_match": ", stopped at the exact match asked for",

@@ -61,7 +61,7 @@ def examine(run: RunSnapshot) -> list[Finding]:
     """All findings of a run, the worst first; what its config says of a fault comes last."""
     rules = [damaged_files, ended_badly]
     if run.records and not run.diverged:
-        rules += [wrong_outputs, worse_on_new_pairs, got_worse]
+        rules += [wrong_outputs, worse_on_new_pairs, was_better]
         if run.best is None or run.best["valid_exact_match"] < SOLVED:
             train = run.config.train
             stopped_early = not run.finished and run.step < train.max_steps / 2
@@ -111,9 +111,8 @@ def ended_badly(run: RunSnapshot) -> Iterator[Finding]:
         evidence = f"loss or gradient not finite by step {broken['step']}, rate {broken['lr']:.2g}"
         if before:
             evidence += f"; loss {before[-1]['loss']:.3g} at step {before[-1]['step']}"
-        remedy = _warm_up(run)
-        if train.clip_norm is None:
-            remedy = f"lower train.lr {train.lr:g}, and set train.clip_norm: 1.0"
+        also = "set train.clip_norm: 1.0" if train.clip_norm is None else "warm up for longer"
+        remedy = f"lower train.lr {train.lr:g}, and {also}"
         yield Finding("diverged", "wrong", "Training diverged.", evidence, remedy)
     elif not run.finished:
         what = "Training was interrupted, or is still running."
@@ -196,8 +195,8 @@ def worse_on_new_pairs(run: RunSnapshot) -> Iterator[Finding]:
     )
 
 
-def got_worse(run: RunSnapshot) -> Iterator[Finding]:
-    """A last evaluation far below the best one, or a loss that rises."""
+def was_better(run: RunSnapshot) -> Iterator[Finding]:
+    """A last evaluation far below the best one."""
     if run.best is not None and run.finished:
         last, pairs = run.evaluations[-1], len(run.targets.tokens) if run.targets else 1
         lost = run.best["valid_exact_match"] - last["valid_exact_match"]
@@ -206,12 +205,6 @@ def got_worse(run: RunSnapshot) -> Iterator[Finding]:
             remedy = "the best checkpoint is kept and used by default; lower train.lr"
             what = "An earlier checkpoint was better."
             yield Finding("best_long_before", "odd", what, evidence, remedy)
-    if len(run.records) >= 8:
-        third, end = run.loss_of(0.5, 0.75), run.settled_loss
-        if end > RISING * third + GAP:
-            evidence = f"{third:.3f} in the third quarter, {end:.3f} in the last"
-            what = "The loss rose at the end."
-            yield Finding("loss_rises", "odd", what, evidence, _warm_up(run))
 
 
 def learned_too_little(run: RunSnapshot) -> Iterator[Finding]:
@@ -261,20 +254,25 @@ def learned_too_little(run: RunSnapshot) -> Iterator[Finding]:
 
 
 def rate(run: RunSnapshot) -> Iterator[Finding]:
-    """A warm-up that never ended, a loss that climbed."""
-    train = run.config.train
+    """A warm-up that never ended, a loss that rose."""
+    train, records = run.config.train, run.records
+    remedy = f"lower train.lr {train.lr:g}, or use a longer warm-up"
     if run.step < (train.warmup_steps or 0):
         what = "The learning rate never reached its peak."
         evidence = f"{run.step:,} steps of {train.warmup_steps:,} of warm-up, rate "
-        evidence += f"{run.records[-1]['lr']:.2g} of {train.lr:.2g}"
-        remedy = "fewer train.warmup_steps, or more time (train.max_steps, train.max_seconds)"
-        yield Finding("still_warming_up", "odd", what, evidence, remedy)
-    first = run.records[0]["loss"]
-    highest = max(run.records, key=lambda record: record["loss"])
+        evidence += f"{records[-1]['lr']:.2g} of {train.lr:.2g}"
+        fewer = "fewer train.warmup_steps, or more time (train.max_steps, train.max_seconds)"
+        yield Finding("still_warming_up", "odd", what, evidence, fewer)
+    first, highest = records[0]["loss"], max(records, key=lambda record: record["loss"])
+    third, end = run.loss_of(0.5, 0.75), run.settled_loss
+    what, evidence = "The loss rose above its initial value.", ""
     if highest["loss"] > CLIMBED * first:
         evidence = f"{first:.2f} at first, {highest['loss']:.2f} at step {highest['step']:,}"
-        what = "The loss rose above its initial value."
-        yield Finding("unstable", "odd", what, evidence, _warm_up(run))
+    elif len(records) >= 8 and end > RISING * third + GAP:
+        what = "The loss rose at the end."
+        evidence = f"{third:.3f} in the third quarter, {end:.3f} in the last"
+    if evidence:
+        yield Finding("unstable", "odd", what, evidence, remedy)
 
 
 def unseen_lengths(run: RunSnapshot) -> Iterator[Finding]:
@@ -286,10 +284,6 @@ def unseen_lengths(run: RunSnapshot) -> Iterator[Finding]:
         remedy = "only anchored positions reach further; toytrans eval reports lengths beyond apart"
         evidence = f"trained {trained}, valid {valid}"
         yield Finding("unseen_lengths", "odd", what, evidence, remedy)
-
-
-def _warm_up(run: RunSnapshot) -> str:
-    return f"lower train.lr {run.config.train.lr:g}, or use a longer warm-up"
 
 
 def measured(record: Record) -> str:

@@ -9,7 +9,6 @@ The teacher's key draws the fault: key, seed, level and number give the same exe
 `reveal` and `grade` need the key, and notice a changed exercise. The key is in no file.
 """
 
-import codecs
 import hmac
 import os
 import time
@@ -24,11 +23,10 @@ from toytrans.config.names import FaultName
 from toytrans.config.sealed import NONCE, opened, seal
 from toytrans.config.yaml import parse_value, read_yaml, write_yaml
 from toytrans.errors import UserError, did_you_mean
+from toytrans.exercises import MOST_ANSWERS, MOST_STUDENTS, Language
 from toytrans.exercises.fault_cards import CARDS
-from toytrans.exercises.sheet import MOST_ANSWERS, MOST_STUDENTS, Language, sheet
 from toytrans.files import (
     append_line,
-    csv_text,
     disk_errors,
     drafted,
     read_json,
@@ -55,6 +53,13 @@ DRAWN: dict[Level, tuple[FaultName | None, ...]] = {
 check; hardly seen in a run, and perhaps none."""
 
 NONE = "none"
+
+COMMANDS: dict[Level, tuple[str, ...]] = {
+    1: ('translate runs/exercise "5 7 9"', "doctor runs/exercise"),
+    2: ("doctor runs/exercise", "inspect-masks runs/exercise", "check runs/exercise"),
+    3: ("check runs/exercise", "trace runs/exercise", "eval runs/exercise"),
+}
+"""Where to look, on the sheet of each level."""
 
 KINDS: dict[str, tuple[FaultName, ...]] = {
     "what a token may attend to": (
@@ -132,9 +137,8 @@ def write(
             for exercise in drawn:
                 place = draft / f"{exercise.number:0{digits}}" if numbered else draft
                 place.mkdir(parents=True)
-                text = sheet(exercise.level, language, exercise.closed, exercise.limit)
                 write_file(place / CONFIG, _config_text(exercise).encode())
-                write_file(place / SHEET, text.encode())
+                write_file(place / SHEET, sheet(exercise, language).encode())
                 write_json(place / ABOUT, exercise.model_dump())
     except OSError as error:
         raise UserError(f"--out {folder}: cannot be written ({error.strerror})") from None
@@ -145,6 +149,24 @@ def _config_text(exercise: Exercise) -> str:
     values = read_yaml(SHIPPED / "textbook.yaml").values
     about = "# Reverse sequences with the textbook model; the fault is sealed.\n"
     return about + write_yaml({"seed": exercise.seed, "fault": exercise.fault, **values})
+
+
+def sheet(exercise: Exercise, language: Language) -> str:
+    """The student's sheet, as Markdown; its text is in sheet.LANGUAGE.yaml."""
+    text = read_yaml(Path(__file__).parent / f"sheet.{language}.yaml").values
+    words, level, limit = text["words"], exercise.level, exercise.limit
+    kind = "closed_" if exercise.closed else ""
+    count = words["limit"].format(limit=limit, s="s" * (limit > 1)) if limit else ""
+    written: str = text["sheet"].format(
+        level=level,
+        **text["levels"][f"level_{level}"],
+        commands="\n".join(f"   toytrans {line}" for line in COMMANDS[level]),
+        or_none=words["or_none"] if level == 3 else "",
+        or_why=words["or_why"] if level == 3 else "",
+        answers=count + words[f"{kind}answers"],
+        hints=words[f"{kind}hints"],
+    )
+    return written
 
 
 def read(folder: Path) -> Exercise:
@@ -173,25 +195,21 @@ class Event(BaseModel):
 
 
 def progress(folder: Path) -> tuple[dict[str, str], int, str]:
-    """The answers so far and when each was first given; the number of hints; which lines are not
+    """The answers so far and when each was first given; the number of hints; how many lines are not
     readable, and do not count. Raises UserError for a file that cannot be read at all."""
-    path, hints = folder / PROGRESS, 0
-    answers: dict[str, str] = {}
-    broken = []
-    raw = read_named(path, 2**20) if os.path.lexists(path) else b""
-    for number, line in enumerate(raw.removeprefix(codecs.BOM_UTF8).splitlines(), 1):
+    path, answers = folder / PROGRESS, dict[str, str]()
+    hints = broken = 0
+    for line in read_named(path, 2**20).splitlines() if os.path.lexists(path) else ():
         try:
             event = Event.model_validate_json(line)
         except ValidationError:
-            if line.strip():
-                broken.append(number)
+            broken += 1
             continue
         if event.answer is None:
             hints += 1
         else:
             answers.setdefault(event.answer, event.time)
-    note = f"{PROGRESS}: line {broken[0]} cannot be read" if broken else ""
-    return answers, hints, note + (f", nor {len(broken) - 1} more" if broken[1:] else "")
+    return answers, hints, f"{PROGRESS}: {broken} lines cannot be read" if broken else ""
 
 
 def _add(folder: Path, answer: str | None) -> None:
@@ -336,18 +354,10 @@ def _mark(folder: Path, student: str, key: str) -> tuple[Mark, str]:
     is_right = known and exercise.answer in counted
     answer = exercise.answer if is_right else (counted or [""])[-1]
     note = "; ".join(filter(None, (problem, unread)))
-    mark = Mark(
-        student,
-        exercise.level,
-        answer,
-        right="yes" if is_right and not problem else "no" if answer or note else "",
-        answers=len(answers),
-        hints=min(hints, exercise.most_hints),
-        time=answers.get(answer, ""),
-        fault=exercise.answer if known else "",
-        note=note,
-    )
-    return mark, exercise.fault if known else ""
+    right = "yes" if is_right and not problem else "no" if answer or note else ""
+    done = len(answers), min(hints, exercise.most_hints), answers.get(answer, "")
+    fault, seal = (exercise.answer, exercise.fault) if known else ("", "")
+    return Mark(student, exercise.level, answer, right, *done, fault, note), seal
 
 
 def _problem_of_config(folder: Path, exercise: Exercise) -> str:
@@ -358,11 +368,6 @@ def _problem_of_config(folder: Path, exercise: Exercise) -> str:
         return str(error)
     handed_out = parse_value(_config_text(exercise), CONFIG)
     return "" if found == handed_out else f"{CONFIG}: not the config that was handed out"
-
-
-def as_csv(marks: Sequence[Mark]) -> str:
-    """The marks, a line each, under a line of headings."""
-    return csv_text([Mark._fields, *marks])
 
 
 def summary(marks: Sequence[Mark]) -> str:

@@ -20,7 +20,7 @@ faulty port. Training with the fault does little harm."""
 
 class FaultCard(NamedTuple):
     """checks: those that fail. threads: public reports, repository#number. shown_by: a command
-    that shows the harm."""
+    that shows the harm of FAULT."""
 
     what: str
     symptom: str
@@ -29,13 +29,12 @@ class FaultCard(NamedTuple):
     shown_by: str = f"{TRAIN} --break FAULT"
 
 
-_CARDS: dict[FaultName, FaultCard] = {
+CARDS: dict[FaultName, FaultCard] = {
     "no_causal": FaultCard(
         "the decoder's self-attention masks pads but not the future",
-        "at the last step training and validation loss are 0.001 to 0.002 and token accuracy is "
-        "1.000, as in a sound run; but exact match is 0.000 to 0.009: decoding has no future to "
-        "copy from. The table of `train` may measure an earlier step; see the last one with "
-        "`toytrans eval RUN --checkpoint last`",
+        "at the last step (`toytrans eval RUN --checkpoint last`) losses are 0.001 to 0.002 and "
+        "token accuracy is 1.000, as in a sound run; but exact match is 0.000 to 0.009: decoding "
+        "has no future to copy from",
         ("future", "steps"),
         "jadore801120/attention-is-all-you-need-pytorch#19, pytorch/tutorials#719, "
         "lucidrains/x-transformers#102",
@@ -50,8 +49,7 @@ _CARDS: dict[FaultName, FaultCard] = {
     "pad_visible": FaultCard(
         "pads are not masked in encoder, decoder and cross-attention",
         "the training loss looks sound (0.004 to 0.009). Exact match is 0.98 to 1.00 on "
-        "validation pairs but 0.740 to 0.849 on test pairs in range: their batches have more "
-        "pads",
+        "validation pairs, but 0.740 to 0.849 on test pairs, whose batches have more pads",
         ("pads", "rows"),
         "OpenNMT/OpenNMT-py#137, facebookresearch/fairseq#3078, huggingface/transformers#22707",
     ),
@@ -79,16 +77,14 @@ _CARDS: dict[FaultName, FaultCard] = {
     "wrong_start": FaultCard(
         "training starts targets with EOS, decoding with BOS",
         "the training loss looks sound (0.004 to 0.008), validation loss is 1.3 to 2.8 and "
-        "exact match 0.018 to 0.293. Anchored models do not need the start: "
-        "the config reverse ends at 1.000",
+        "exact match 0.018 to 0.293",
         ("labels",),
         "huggingface/transformers#14439, harvardnlp/annotated-transformer#127",
     ),
     "wrong_scale": FaultCard(
         "scores are divided by the root of d_model, not of the head's width",
         "planted after training: exact match 0.664 to 0.956 (sound 0.996 to 1.000). Training "
-        "with it does no harm, since the weights compensate: the config reverse_sinusoidal "
-        "ends at 1.000",
+        "with it does no harm, since the weights compensate",
         ("scale",),
         "lucidrains/vit-pytorch#65, karpathy/ng-video-lecture#6, "
         "jadore801120/attention-is-all-you-need-pytorch#42",
@@ -97,8 +93,7 @@ _CARDS: dict[FaultName, FaultCard] = {
     "no_scale": FaultCard(
         "scores are not divided at all",
         "with one head of width 64: exact match 0.250 to 0.327 (sound 0.996 to 1.000), since "
-        "softmax saturates. With narrow heads the weights compensate: "
-        "the config reverse_sinusoidal ends at 0.992 to 0.999",
+        "softmax saturates. With narrow heads the weights compensate",
         ("scale",),
         "delzac/cntkx#10",
         f"{TRAIN} --set model.n_heads=1 --break FAULT",
@@ -113,7 +108,7 @@ _CARDS: dict[FaultName, FaultCard] = {
     "loss_on_pads": FaultCard(
         "the loss counts pad labels and divides by all places",
         "the training loss reads half of the validation loss (0.49 to 0.53; sound 0.87 to "
-        "1.00), since pads are easy. It harms what is reported more than what is learned",
+        "1.00), since pads are easy",
         ("loss",),
         "lucidrains/DALLE-pytorch#57, 01-ai/Yi#110",
         MIXED,
@@ -121,24 +116,21 @@ _CARDS: dict[FaultName, FaultCard] = {
     "batch_mean_of_means": FaultCard(
         "the loss is the mean over rows of each row's mean, so short rows weigh more",
         "the training loss reads 0.69 to 0.79 of the validation loss (sound 0.87 to 1.00), "
-        "since short rows weigh more; the validation loss is higher than in a sound run for "
-        "three of five seeds",
+        "since short rows weigh more",
         ("loss",),
         "OpenNMT/OpenNMT-py#2209, huggingface/transformers#34191",
         MIXED,
     ),
     "no_residual": FaultCard(
         "sub-layers replace their input; x is not added",
-        "the loss stays at 1.3 to 1.7 and exact match at 0.000. Anchored models know "
-        "where to look: the config reverse ends at 1.000",
+        "the loss stays at 1.3 to 1.7 and exact match at 0.000",
         ("sublayers",),
         "kyegomez/BitNet#32",
     ),
     "no_norm": FaultCard(
         "the model has no layer normalization",
         "planted after training: exact match 0.024 to 0.187. Training without norms does "
-        "little harm with two layers (config reverse_sinusoidal: 0.998 to 0.999); with six the "
-        "model learns nothing",
+        "little harm with two layers; with six the model learns nothing",
         ("sublayers",),
         "iCog-Labs-Dev/PC-Transformers#46",
         PLANTED,
@@ -146,15 +138,9 @@ _CARDS: dict[FaultName, FaultCard] = {
     "no_feed_forward": FaultCard(
         "layers have only attention",
         "planted after training: exact match 0.000 to 0.020. Training without them does "
-        "little harm, since reversing only moves tokens (config reverse_sinusoidal: "
-        "0.997)",
+        "little harm, since reversing only moves tokens",
         ("sublayers",),
         "fredzzhang/upt#13",
         PLANTED,
     ),
-}
-
-CARDS: dict[FaultName, FaultCard] = {
-    fault: card._replace(shown_by=card.shown_by.replace("FAULT", fault))
-    for fault, card in _CARDS.items()
 }

@@ -50,7 +50,7 @@ TIED = 1e-4
 """Two weights are tied if they differ by less than this share: the difference may be rounding."""
 
 CANDIDATES = 200
-"""Validation pairs among which those to show are chosen."""
+"""Validation pairs on which rules are measured, and among which those to show are chosen."""
 
 
 class Choice(NamedTuple):
@@ -293,18 +293,15 @@ class AttentionMaps:
         return "\n  ".join([title, *(head.title for head in self.heads)])
 
     def _repr_html_(self) -> str:
-        """The rule of each head, then its weights: blue for 1, white for 0."""
-        rows = []
-        for head in self.heads:
-            name, best = head.title.partition(":")[0], head.best
-            shares = [f"{x:.2f}" for x in (best.share, best.weight, best.chance)]
-            rows.append((name, [head.label, *shares]))
+        """The weights of each head below its rule: blue for 1, white for 0."""
         title = f"Attention of {self.run.title}; rules measured on {self.basis}"
-        parts = [html_table(title, ("rule", "share", "weight", "chance"), rows)]
-        for row in range(len(self.batch.src)):
-            maps = map(_map_html, self.of_pair(row, self.run.vocabulary.name))
-            parts.append(html_beside(f"pair {row + 1}: queries down, keys across", maps))
-        return "".join(parts)
+        rows = range(len(self.batch.src))
+        maps = (map(_map_html, self.of_pair(row, self.run.vocabulary.name)) for row in rows)
+        pairs = (
+            html_beside(f"{title}; pair {row + 1}: queries down, keys across", each)
+            for row, each in zip(rows, maps, strict=True)
+        )
+        return "".join(pairs)
 
 
 def _map_html(shown: HeadMap) -> str:
@@ -324,51 +321,30 @@ def _map_html(shown: HeadMap) -> str:
 
 def maps_of(
     run: Run,
-    sequences: Sequence[str],
+    sequences: Sequence[str] = (),
     targets: Sequence[str] | None = None,
     choice: Choice = ALL,
-    sample: int = CANDIDATES,
     most: int | None = None,
-    follow: Callable[[str], None] | None = None,
 ) -> AttentionMaps:
-    """The attention in translations of some sequences, or of a few validation pairs. Raises
-    UserError.
+    """The attention in translations of some sequences, or of a few validation pairs; the rules are
+    measured on validation pairs. Raises UserError.
 
-    targets: decoder inputs in place of the translations. sample: validation pairs on which the
-    rules are measured; 0 = the pairs shown. most: pairs that are shown. follow: called with what
-    is being done.
+    targets: decoder inputs in place of the translations. most: sequences that are translated.
     """
+    valid = validation_pairs(run, CANDIDATES)
     if targets is not None:
         batch = batch_of_run(run, sequences, targets).batch
     else:
         if sequences:
             src = batch_of_run(run, sequences, [""] * len(sequences)).batch.src
         else:
-            shown = few(validation_pairs(run, sample or CANDIDATES))
-            src = make_batch(shown, run.config.source_bos).src
+            src = make_batch(few(valid), run.config.source_bos).src
         batch = translated(run.model, src[:most], run.facts.target_growth)
     heads = attend(run.model, batch, choice)
-    if sample:
-        valid = validation_pairs(run, sample)
-        reports = measure(attended(run, valid, choice, follow))
-        return AttentionMaps(run, batch, heads, reports, f"{len(valid)} validation pairs")
-    basis = f"the {'translations' if targets is None else 'pairs'} shown ({len(batch.src)})"
-    return AttentionMaps(run, batch, heads, measure([(heads, batch)]), basis)
-
-
-def attended(
-    run: Run,
-    pairs: Pairs,
-    choice: Choice = ALL,
-    follow: Callable[[str], None] | None = None,
-) -> Iterator[tuple[list[Head], Batch]]:
-    """Pairs in batches of similar length, each with the chosen heads."""
-    done, longest = 0, run.model.config.max_length
-    for batch, _ in evaluation_batches(pairs, BATCH_TOKENS, run.config.source_bos, longest):
-        if follow is not None:
-            follow(f"measuring heads, {done} of {len(pairs)} pairs")
-        yield attend(run.model, batch, choice), batch
-        done += len(batch.src)
+    longest = run.model.config.max_length
+    batches = evaluation_batches(valid, BATCH_TOKENS, run.config.source_bos, longest)
+    reports = measure((attend(run.model, each, choice), each) for each, _ in batches)
+    return AttentionMaps(run, batch, heads, reports, f"{len(valid)} validation pairs")
 
 
 def validation_pairs(run: Run, count: int) -> Pairs:

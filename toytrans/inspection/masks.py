@@ -202,7 +202,6 @@ def _empty_rows(inspected: InspectedBatch) -> Table:
     src, call = inspected.batch.src, inspected.calls["encoder_self"]
     row, query = int((~padding_mask(src)).sum(1).argmax()), src.shape[1] - 1
     mask = inspected.full_mask("encoder_self")[:, None].clone()  # (B, 1, S, S)
-    which = "suppose one were masked" if mask[row, 0, query].any() else "one of them"
     mask[row, 0, query] = False
     context = AttentionContext.of(mask, call.context.distances, call.x.dtype)
     place = row, 0, query
@@ -222,7 +221,7 @@ def _empty_rows(inspected: InspectedBatch) -> Table:
             ("lowest, softmax", numbers(uniform, 3)),
             ("zeroed (here)", numbers(closed.weights[place], 3)),
         ],
-        shape=f"{which}: query {keys[query]}, place {query}, of pair {row + 1}",
+        shape=f"were no key visible to query {keys[query]}, place {query}, of pair {row + 1}",
         legend=f"weights of that query over its keys; layer 1, head 1, {inspected.weights}",
         notes=(
             f"In this batch: {'; '.join(listed) or 'none'}.",
@@ -290,13 +289,13 @@ def converted(inspected: InspectedBatch, library: str) -> Iterator[Table]:
     given = convert(inspected.masks, library, inspected.model.config.n_heads)
     for row in rows:
         for attention, argument, tensor, polarity in given:
-            notes = [f"{polarity}."]
             # a triangle (T, T) belongs to every pair
             shared = argument == "attn_mask" and tensor.dim() == 2
             table = tensor if shared else tensor.chunk(len(rows))[row]
+            notes = [f"{polarity}."]
+            if table.dim() == 3 and len(table) > 1:
+                notes.append(f"Shown: the first of {len(table)} heads, all the same.")
             while table.dim() > 2:  # heads, or an axis of 1
-                if len(table) > 1:
-                    notes.append(f"Shown: the first of {len(table)} heads, all the same.")
                 table = table[0]
             queries, keys = inspected.tokens(attention, row)
             names = queries if len(table) == len(queries) else ["all"] * len(table)
@@ -310,10 +309,7 @@ def converted(inspected: InspectedBatch, library: str) -> Iterator[Table]:
                 legend="T = True, F = False" if table.dtype == torch.bool else "",
                 notes=tuple(notes),
             )
-    note = (
-        f"Each mask above has the polarity of {library}, which is printed below it. Without --as, "
-        "masks have the polarity of toytrans: 1 = True = may attend."
-    )
+    note = "Below each mask stands its polarity. Without --as, 1 = True = may attend."
     yield Table("9", "Polarity", [], [], notes=(note,))
 
 

@@ -60,17 +60,11 @@ def convert(masks: Masks, library: str, n_heads: int) -> list[Converted]:
     source, target = masks.encoder_self.shape[-1], masks.decoder_self.shape[-1]
     shapes = ((source, source), (target, target), (target, source))
     whole = [mask.expand(-1, 1, *shape) for mask, shape in zip(masks, shapes, strict=True)]
-    given = [
+    return [
         Converted(attention, *argument)
         for attention, mask in zip(Masks._fields, whole, strict=True)
         for argument in _arguments(library, attention, mask, n_heads)
     ]
-    if library == "hf" and not torch.equal(given[0].tensor, given[2].tensor):
-        # models have one attention_mask for the encoder and for cross-attention
-        given[2] = given[2]._replace(
-            polarity=f"{given[2].polarity}; in a call with encoder_outputs"
-        )
-    return given
 
 
 def _arguments(

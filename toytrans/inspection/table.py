@@ -60,19 +60,16 @@ def matrix(
     summaries: "dict[str, Tensor] | None" = None,
     digits: int = 2,
     first: int = 0,
-    cut: bool = True,
 ) -> Table:
     """A table of values (rows, columns). Large tensors are cut, and the shape line says so.
 
     columns: names of the columns; None names features d1, d2, ..., shown from `first` on.
     summaries: one more number for each row, printed behind a bar.
-    cut: whether only the first rows and columns are shown.
     """
     height, width = values.shape
-    shown = (FEATURES if columns is None else PLACES) if cut else width
+    window = slice(first, first + (FEATURES if columns is None else PLACES))
     columns = columns or [f"d{k + 1}" for k in range(width)]
-    window = slice(first, first + shown)
-    cells = [numbers(line, digits) for line in values[: PLACES if cut else height, window]]
+    cells = [numbers(line, digits) for line in values[:PLACES, window]]
     bars: list[str] = []
     for title, column in (summaries or {}).items():
         texts = [title, *numbers(column[: len(cells)], digits)]

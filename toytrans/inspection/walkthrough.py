@@ -7,7 +7,6 @@ mask belongs to them. Notes name common mistakes at the step where they happen.
 import copy
 from collections.abc import Iterator
 from dataclasses import replace
-from functools import partial
 
 import torch
 from torch import Tensor
@@ -17,8 +16,17 @@ from toytrans.data.batches import Batch
 from toytrans.inspection import masks as mask_tables
 from toytrans.inspection.record import recording
 from toytrans.inspection.shown import InspectedBatch, batch_of_sequences, fresh
-from toytrans.inspection.table import CLOSED, Table, mask_cells, number, numbers, shape_of, tiny
-from toytrans.inspection.table import matrix as table_of
+from toytrans.inspection.table import (
+    CLOSED,
+    Table,
+    distance,
+    mask_cells,
+    matrix,
+    number,
+    numbers,
+    shape_of,
+    tiny,
+)
 from toytrans.model.attention import Intermediates
 from toytrans.model.masks import MaskMaker, padding_mask
 from toytrans.model.transformer import Transformer
@@ -37,8 +45,6 @@ WIDTH = 4
 TINY = ModelConfig(
     d_model=WIDTH, n_heads=1, n_encoder_layers=1, n_decoder_layers=1, d_ff=2 * WIDTH, norm="pre"
 )
-
-matrix = partial(table_of, cut=False)
 
 
 def pairs_of(inspected: InspectedBatch) -> Pairs:
@@ -235,7 +241,7 @@ def _conclusion(model: Transformer, batch: Batch) -> Table:
     model = copy.deepcopy(model).double()
     loss, gradients = _loss_and_gradients(model, batch)
     other_loss, others = _loss_and_gradients(_masking_queries(model), batch)
-    difference = max(float((a - b).abs().max()) for a, b in zip(gradients, others, strict=True))
+    difference = max(map(distance, gradients, others))
     largest = [f"{max(float(g.abs().max()) for g in each):.10f}" for each in (gradients, others)]
     count = sum(gradient.numel() for gradient in gradients)
     return Table(

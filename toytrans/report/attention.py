@@ -3,27 +3,13 @@
 from collections.abc import Iterator
 from itertools import groupby
 
-from toytrans.data.batches import make_batch
 from toytrans.errors import UserError
 from toytrans.inspection import heads
-from toytrans.inspection.heads import AttentionMaps, few, validation_pairs
+from toytrans.inspection.heads import AttentionMaps
 from toytrans.report.page import Block, Cell, Grid
-from toytrans.training.run import Run
 
 MOST_CELLS = 30_000
 """Cells of all maps of a page. Checkpoints are left out where there would be more."""
-
-MEASURED_ON = 200
-"""Validation pairs on which the rules of heads are measured."""
-
-
-def of_validation(run: Run) -> AttentionMaps:
-    """Two validation pairs, the decoder reading the true target. Raises UserError."""
-    valid = validation_pairs(run, MEASURED_ON)
-    batch = make_batch(few(valid), run.config.source_bos)
-    reports = heads.measure(heads.attended(run, valid))
-    basis = f"{len(valid)} validation pairs"
-    return AttentionMaps(run, batch, heads.attend(run.model, batch), reports, basis)
 
 
 def steps_of(maps: AttentionMaps) -> tuple[list[int], int]:

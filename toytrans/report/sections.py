@@ -18,18 +18,17 @@ from toytrans.doctor.findings import examine
 from toytrans.doctor.record import read_snapshot
 from toytrans.errors import UserError
 from toytrans.evaluation import PARTS, Scores, spans, translate
-from toytrans.inspection.heads import AttentionMaps, few, validation_pairs
+from toytrans.inspection.heads import AttentionMaps, few, maps_of, validation_pairs
 from toytrans.inspection.shown import ATTENTIONS, InspectedBatch
 from toytrans.inspection.table import CLOSED, Table
 from toytrans.model.build import as_transformer
 from toytrans.model.initialisation import count_parameters
 from toytrans.report import charts
-from toytrans.report.attention import at_step, of_validation, steps_of
+from toytrans.report.attention import at_step, steps_of
 from toytrans.report.page import Block, Cell, Grid, Section, html, section
 from toytrans.sweeps.comparison import runs_of
 from toytrans.sweeps.sweep import listed
 from toytrans.training.faults import objective_of
-from toytrans.training.measured import measure
 from toytrans.training.run import METRICS, NOT_MEASURED, Record, Run, RunFolder, state_of
 
 EVALUATED = 1000
@@ -92,7 +91,7 @@ def sections_of(views: Sequence[View], follow: Follow) -> Iterator[Section]:
         problem = view.problem
         try:
             if view.run is not None:
-                results[name] = measure(view.run, "test", Selection(examples=EVALUATED))
+                results[name] = view.run.measure("test", Selection(examples=EVALUATED))
         except UserError as error:
             problem = str(error)
         for line in problem.splitlines():
@@ -117,7 +116,7 @@ def _inside(view: View, follow: Follow) -> Iterator[Section]:
     if (run := view.run) is not None:
         parts = [
             ("masks", "Masks", lambda: masks(inspected_of_run(run))),
-            ("attention", "Attention", lambda: attention_of(of_validation(run))),
+            ("attention", "Attention", lambda: attention_of(maps_of(run))),
             ("translations", "Translations", lambda: _translations(run)),
             ("check", "Checks", lambda: checks(check(run))),
         ]
@@ -208,7 +207,7 @@ def _translations(run: Run) -> Section:
     decode = run.vocabulary.decode
     sources = [decode(ids) for ids in pairs.src.tolist()]
     targets = [decode(ids) for ids in pairs.tgt.tolist()]
-    outputs = translate(run.model, sources, run.facts, source_bos=run.config.source_bos)
+    outputs = translate(run.model, sources, run.facts)
     triples = list(zip(sources, targets, outputs, strict=True))
     wrong = [each for each in triples if each[1] != each[2]]
     right = [each for each in triples if each[1] == each[2]]

@@ -24,7 +24,6 @@ from toytrans.files import read_json
 from toytrans.model.initialisation import count_parameters
 from toytrans.rounding import share
 from toytrans.training.checkpoint import Count
-from toytrans.training.measured import measure
 from toytrans.training.run import Run
 
 EVAL = "eval.json"
@@ -202,7 +201,7 @@ def evaluate(
             known = [result for result in found.measures.values() if result.measure == wanted]
             if not known:
                 selection = wanted.selection()
-                scores = measure(run, split_of(run.config), selection, wanted.decode)
+                scores = run.measure(split_of(run.config), selection, wanted.decode)
                 known = [result_of(scores, wanted)]
             found = found.model_copy(update={"measures": {**found.measures, name: known[0]}})
             yield found

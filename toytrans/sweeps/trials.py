@@ -42,10 +42,9 @@ from toytrans.sweeps.measure import EVAL, Eval, Measure, evaluate, read_eval
 from toytrans.training import devices
 from toytrans.training.checkpoint import saved_steps
 from toytrans.training.environment import usable_cores
-from toytrans.training.lock import is_locked
-from toytrans.training.run import METRICS, RunFolder
+from toytrans.training.run import METRICS, RunFolder, is_locked
 from toytrans.training.session import open_session
-from toytrans.training.signals import exit_if_signalled
+from toytrans.training.signals import end_at_once, exit_if_signalled
 from toytrans.user_code import RAISED, as_read, digests, fault_in_user_code, trust_as_read
 
 FAILED = "failed.json"
@@ -200,7 +199,7 @@ def _train_and_measure(trial: Trial) -> Failure | None:
     torch.set_num_threads(1)
     devices.tune_process()
     name, silent = trial.path.name, lambda _: None
-    with open_session(trial.config, name, trial.path, True, silent, second="waits") as trainer:
+    with open_session(trial.config, name, trial.path, True, silent, waits=True) as trainer:
         for _ in trainer.train():
             pass
         exit_if_signalled(trainer.received)
@@ -286,6 +285,7 @@ def _child(trial: Trial, code: Mapping[str, bytes], answers: Connection) -> None
     """The program of one process. code: the user's, as the parent has read it."""
     if hasattr(signal, "pthread_sigmask"):  # the terminal's signals are the parent's to act on
         signal.pthread_sigmask(signal.SIG_BLOCK, (signal.SIGINT, signal.SIGHUP))
+    end_at_once()
     threading.Thread(target=_end_with_parent, daemon=True).start()
     trust_as_read(code)
     answers.send(run(trial))
@@ -358,6 +358,7 @@ def run_on_ray(
 
 def _task(trial: Trial, code: Mapping[str, bytes], folder: str) -> Failure | None:
     """The program of one task, in the folder of the command. code: the user's, as it was read."""
+    end_at_once()
     trust_as_read(code)
     if not os.path.isdir(folder):
         lost = f"{folder}: not on {platform.node()}; the nodes must share the folder of the command"

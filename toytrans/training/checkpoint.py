@@ -44,6 +44,10 @@ FORMAT = "2"
 ROOM = 2**24
 """The most bytes of names, progress and random states; and of checkpoints.json."""
 
+StopReason = Literal[
+    "max_steps", "max_seconds", "stop_at_exact_match", "patience", "interrupted", "diverged"
+]
+
 Count = Annotated[int, Field(ge=0, le=2**53)]
 
 
@@ -70,19 +74,18 @@ class Progress:
     evaluations_since_best: Count = 0
     window: dict[str, Count | Annotated[float, Field(ge=0, le=2**53)]] = field(default_factory=dict)
 
-    def goal_reached(self, train: TrainConfig) -> Literal["stop_at_exact_match", "patience"] | None:
-        """The reason to stop after the evaluations so far, if there is one."""
+    def stop_reason(self, train: TrainConfig) -> StopReason | None:
+        """The limit or the goal that the training has reached, if there is one."""
+        if self.step >= train.max_steps:
+            return "max_steps"
+        if train.max_seconds is not None and self.elapsed_s >= train.max_seconds:
+            return "max_seconds"
         goal = train.stop_at_exact_match
         if goal is not None and self.best_exact_match >= goal:
             return "stop_at_exact_match"
         if train.patience is not None and self.evaluations_since_best >= train.patience:
             return "patience"
         return None
-
-    def is_finished(self, train: TrainConfig) -> bool:
-        """Whether the training has reached a limit or its goal."""
-        late = train.max_seconds is not None and self.elapsed_s >= train.max_seconds
-        return late or self.step >= train.max_steps or self.goal_reached(train) is not None
 
 
 @dataclass
@@ -175,20 +178,19 @@ def most_bytes_of(model: Seq2Seq) -> int:
     return 3 * sum(tensor.nbytes for tensor in weights_of(model).values()) + ROOM
 
 
-def load_checkpoint(run: Path, step: int, *, most_bytes: int | None = None) -> Checkpoint:
+def load_checkpoint(run: Path, step: int, most_bytes: int | None = None) -> Checkpoint:
     """Read and verify a checkpoint.
 
     most_bytes: the size from which it is refused unread, `most_bytes_of` its model; None = any.
     Raises UserError if it is missing, cut short, changed, or not written by training. Its
     SHA-256 is compared if checkpoints.json lists it.
     """
-    with _refused(run, step):
+    with refusing(run, step):
         file = checkpoint_file(run, step)
         raw = read_whole(file, file.stat().st_size if most_bytes is None else most_bytes)
         if listed_checkpoints(run).get(step) not in (None, hashlib.sha256(raw).hexdigest()):
             raise ValueError("cut short or changed (wrong checksum)")
-        progress = _progress_in(io.BytesIO(raw), step)
-        tensors = safetensors.torch.load(raw)
+        progress, tensors = _progress_in(io.BytesIO(raw), step), safetensors.torch.load(raw)
         for name, tensor in tensors.items():
             if tensor.is_floating_point() and not bool(tensor.isfinite().all()):
                 raise ValueError(f"{name} holds NaN or infinity")
@@ -197,7 +199,7 @@ def load_checkpoint(run: Path, step: int, *, most_bytes: int | None = None) -> C
 
 def read_progress(run: Path, step: int) -> Progress:
     """The progress of a checkpoint, from its first bytes alone. Raises UserError."""
-    with _refused(run, step), open_regular(checkpoint_file(run, step)) as file:
+    with refusing(run, step), open_regular(checkpoint_file(run, step)) as file:
         return _progress_in(file, step)
 
 
@@ -207,21 +209,18 @@ def _progress_in(file: BinaryIO, step: int) -> Progress:
     size = int.from_bytes(file.read(8), "little")
     try:
         about = json.loads(file.read(min(size, ROOM)))["__metadata__"]
-        progress = _PROGRESS.validate_json(about["progress"])
-        is_ours = about["format"] == FORMAT
+        progress, is_ours = _PROGRESS.validate_json(about["progress"]), about["format"] == FORMAT
     except (ValueError, KeyError, TypeError, RecursionError):
         is_ours = False
-    if not is_ours:
-        raise ValueError("damaged, or not written by a training")
-    if progress.step != step:
-        raise ValueError(f"damaged (it is of step {progress.step})")
+    if not is_ours or progress.step != step:
+        raise ValueError("damaged, or not written by a training for this step")
     return progress
 
 
 @contextlib.contextmanager
-def _refused(run: Path, step: int) -> Iterator[None]:
-    """Say of which checkpoint a ValueError, or an error of reading, is, and which other there
-    is."""
+def refusing(run: Path, step: int) -> Iterator[None]:
+    """Raise a ValueError, or an error of reading, as a UserError: what is wrong with a checkpoint,
+    and which one is used without it."""
     try:
         yield
         return
@@ -236,10 +235,9 @@ def _refused(run: Path, step: int) -> Iterator[None]:
     except ValueError as error:
         how = str(error)
     others = [other for other in saved_steps(run) if other != step]
-    before = [other for other in others if other < step] or others
     remedy = "there is no other checkpoint; train again"
-    if before:
-        remedy = f"there is step {before[-1]}: take it with --checkpoint {before[-1]}"
+    if others:
+        remedy = f"move it away, then step {others[-1]} is used"
     raise UserError(f"{checkpoint_file(run, step)}: {how}; {remedy}")
 
 
@@ -252,17 +250,16 @@ def pick_step(run: Path, which: str) -> int:
     steps = saved_steps(run)
     if not steps:
         raise UserError(f"{run}: no checkpoint yet; let `toytrans train` finish, or --resume it")
-    if which == "last":
-        return steps[-1]
     if which == "best":
         best = read_progress(run, steps[-1]).best_step
         return best if best in steps else steps[-1]
-    if which not in map(str, steps):
+    named = {"last": steps[-1]} | {str(step): step for step in steps}
+    if which not in named:
+        listed = ", ".join(map(str, steps))
         raise UserError(
-            f"{run}: no checkpoint {which}; there are best, last and the steps "
-            f"{', '.join(map(str, steps))}"
+            f"{run}: no checkpoint {which}; there are best, last and the steps {listed}"
         )
-    return int(which)
+    return named[which]
 
 
 # Weights -----------------------------------------------------------------------------------------
@@ -279,24 +276,21 @@ def weights_of(model: Seq2Seq) -> dict[str, Tensor]:
     return {f"weights/{name}": tensor for name, tensor in weights.items()}
 
 
-def copy_into(ours: dict[str, Tensor], theirs: dict[str, Tensor], place: str) -> None:
-    """Copy tensors by name. place: where they come from.
+def copy_into(ours: dict[str, Tensor], theirs: dict[str, Tensor]) -> None:
+    """Copy tensors by name, into those of a model.
 
-    Raises UserError with the first that only one side has, or whose shape or dtype differs.
+    Raises ValueError with the first that only one side has, or whose shape or dtype differs.
     """
     for name in sorted(ours.keys() | theirs.keys()):
         have, want = (
-            f"{tuple(side[name].shape)} ({side[name].dtype})" if name in side else ""
+            f"{tuple(side[name].shape)} ({side[name].dtype})" if name in side else "missing"
             for side in (theirs, ours)
         )
-        if have == want:
-            continue
-        problem = f"tensor {name} has shape {have}, the model of config.yaml {want}"
-        if not want:
-            problem = f"the model of config.yaml has no tensor {name}"
-        elif not have:
-            problem = f"tensor {name} is missing"
-        raise UserError(f"{place}: {problem}; the two do not belong together")
+        if have != want:
+            raise ValueError(
+                f"tensor {name} is {have}, in the model of config.yaml {want}: the two do not "
+                "belong together"
+            )
     with torch.no_grad():
         for name, tensor in ours.items():
             tensor.copy_(theirs[name])

@@ -87,25 +87,19 @@ def tune_process() -> None:
 def tuned() -> Iterator[None]:
     """Compute as a command does, with gradients. After the block, the random states and arithmetic
     of before are back."""
-    put_products_back, state = products_as_they_are(), torch.get_rng_state()
-    on_gpu = torch.cuda.get_rng_state_all() if torch.cuda.is_initialized() else []
-    on_mps = torch.mps.get_rng_state() if torch.backends.mps.is_available() else None
-    flushed, dtype = sys.float_info.min / 2 == 0, torch.get_default_dtype()
+    put_products_back, dtype = products_as_they_are(), torch.get_default_dtype()
+    flushed = sys.float_info.min / 2 == 0
+    gpus = range(torch.cuda.device_count()) if torch.cuda.is_initialized() else ()
     leave_products_to_onednn(False)
     tune_process()
     torch.set_default_dtype(torch.float32)
     try:
-        with torch.inference_mode(False):  # which turns gradients on, too
+        with torch.random.fork_rng(gpus), torch.inference_mode(False):  # gradients are on, too
             yield
     finally:
         torch.set_default_dtype(dtype)
         put_products_back()
         torch.set_flush_denormal(flushed)
-        torch.set_rng_state(state)
-        if on_gpu:
-            torch.cuda.set_rng_state_all(on_gpu)
-        if on_mps is not None:
-            torch.mps.set_rng_state(on_mps)
 
 
 def _keep_freed_memory() -> None:

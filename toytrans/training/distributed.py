@@ -8,7 +8,6 @@ directory. All ranks decide together when to stop.
 
 import contextlib
 import os
-import re
 import signal
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
@@ -26,10 +25,6 @@ from toytrans.evaluation import Scores
 from toytrans.training.signals import handled_by
 
 T = TypeVar("T")
-
-VARIABLES = ["RANK", "WORLD_SIZE", "LOCAL_RANK"]
-VARIABLES += ["TORCHELASTIC_RESTART_COUNT", "TORCHELASTIC_MAX_RESTARTS"]
-"""What torchrun sets, in the order of the fields below."""
 
 TIME_TO_CONNECT = timedelta(minutes=10)
 
@@ -169,16 +164,22 @@ def init_distributed(device: str) -> Iterator[DistributedContext]:
         yield context
         return
     gpus = torch.cuda.is_available() and distributed.is_nccl_available() and device != "cpu"
+    # torchrun's store outlives the processes: without a prefix of its own, a process that is
+    # started again finds the addresses of those that have ended, and waits for them
+    prefix = f"toytrans/{context.restarts}"
     try:
         with handled_by(signal.SIG_DFL):  # what waits in C calls no handler of Python
-            _connect(context, "cpu:gloo,cuda:nccl" if gpus else "gloo")
+            rank, size = context.rank, context.size
+            found = distributed.rendezvous("env://", rank, size, timeout=TIME_TO_CONNECT)  # type: ignore[attr-defined]
+            store = distributed.PrefixStore(prefix, next(found)[0])  # type: ignore[attr-defined]
+            backend = "cpu:gloo,cuda:nccl" if gpus else "gloo"
+            distributed.init_process_group(backend, store=store, rank=rank, world_size=size)
     except (RuntimeError, ValueError) as error:
         place = ":".join(os.environ.get(name, "?") for name in ("MASTER_ADDR", "MASTER_PORT"))
         reason = str(error).splitlines()[0]
         raise UserError(
             f"{context.size} processes cannot connect at {place} ({reason}); start all of them "
-            "with torchrun, or unset RANK and WORLD_SIZE to train in one; with several network "
-            "devices set GLOO_SOCKET_IFNAME to the one that they share"
+            "with torchrun, or unset RANK and WORLD_SIZE to train in one"
         ) from None
     try:
         yield context
@@ -195,26 +196,17 @@ def init_distributed(device: str) -> Iterator[DistributedContext]:
             distributed.destroy_process_group()
 
 
-def _connect(context: DistributedContext, backend: str) -> None:
-    stores = distributed.rendezvous(  # type: ignore[attr-defined]
-        "env://", context.rank, context.size, timeout=TIME_TO_CONNECT
-    )
-    store, _, _ = next(stores)
-    # torchrun's store outlives the processes: without a prefix of its own, a process that is
-    # started again finds the addresses of those that have ended, and waits for them
-    own = distributed.PrefixStore(  # type: ignore[attr-defined]
-        f"toytrans/{context.restarts}", store
-    )
-    distributed.init_process_group(backend, store=own, rank=context.rank, world_size=context.size)
-
-
 def _context_of_environment() -> DistributedContext:
-    """The context in the variables of torchrun. Raises UserError if they are incomplete."""
+    """The context in the variables of torchrun. Raises UserError if they are not."""
     if not {"RANK", "WORLD_SIZE"} <= os.environ.keys():
         return SINGLE_PROCESS
-    values = {name: os.environ.get(name, "0") for name in VARIABLES}
-    numbers = [int(value) for value in values.values() if re.fullmatch("[0-9]{1,9}", value)]
-    if len(numbers) < len(values) or numbers[0] >= numbers[1]:
-        listed = ", ".join(f"{name}={value}" for name, value in values.items())
-        raise UserError(f"the environment is not torchrun's ({listed}); unset RANK and WORLD_SIZE")
-    return DistributedContext(*numbers)
+    restarts = "TORCHELASTIC_RESTART_COUNT", "TORCHELASTIC_MAX_RESTARTS"
+    values = [os.environ.get(n, "0") for n in ("RANK", "WORLD_SIZE", "LOCAL_RANK", *restarts)]
+    if all(value.isdecimal() and len(value) < 10 for value in values):
+        context = DistributedContext(*map(int, values))
+        if context.rank < context.size:
+            return context
+    raise UserError(
+        f"the environment is not torchrun's (RANK={values[0]}, WORLD_SIZE={values[1]}); unset "
+        "RANK and WORLD_SIZE"
+    )

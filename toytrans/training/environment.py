@@ -24,8 +24,7 @@ MAY_CHANGE = ("config", "started", "command", "python", "platform")
 """Parts of a run's environment that change no number of the training."""
 
 EXPLAINED = {
-    "valid_sha256": "the validation file is not the one of before: scores of before and after "
-    "this step cannot be compared",
+    "valid_sha256": "the validation file is not the one of before: do not compare the scores",
     "code_sha256": "the code has changed since; the pairs and the weights fit it",
 }
 """What is said where one of these has changed."""

@@ -11,8 +11,15 @@ from pathlib import Path
 
 from toytrans.errors import UserError
 from toytrans.files import disk_errors, drafts_in, open_to_append
-from toytrans.training.lock import lock
-from toytrans.training.run import DATA, ENVIRONMENT, METRICS, RUNS, is_run, read_environment
+from toytrans.training.run import (
+    DATA,
+    ENVIRONMENT,
+    METRICS,
+    RUNS,
+    is_run,
+    lock,
+    read_environment,
+)
 
 
 def choose_folder(stem: str, out: Path | None, *, resume: bool) -> Path:

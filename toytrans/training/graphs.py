@@ -68,18 +68,15 @@ class GraphedUpdate:
     """
 
     def __init__(self, capture: Capture, eager: Update, model: Seq2Seq, places: int) -> None:
-        self.capture, self.eager = capture, eager
+        self.capture, self.eager, device = capture, eager, eager.device
         self.graphs: dict[tuple[int, ...], tuple[Batch, Work]] = {}
-        device = eager.device
         # AdamW's kernel for a GPU reads an fp32 rate; that for a CPU takes a number as fp64
         rate = torch.float32 if device.type == "cuda" else torch.float64
         self.lr = torch.zeros((), dtype=rate, device=device)
         self.tokens, self.loss, self.norm = (torch.zeros((), device=device) for _ in range(3))
-        schemes = [module for module in model.modules() if isinstance(module, Positions)]
-        for scheme in schemes:
-            scheme.make_room(places, next(model.parameters()))
-        # held, since graphs go on to read them even if a longer sequence brings larger ones
-        self.tables = [dict(vars(scheme)) for scheme in schemes]
+        for scheme in model.modules():
+            if isinstance(scheme, Positions):
+                scheme.make_room(places, next(model.parameters()))
 
     def __call__(self, batches: Sequence[Batch], *, lr: float) -> Updated:
         """As `Update`; the next call overwrites the summed loss and the norm."""
@@ -127,29 +124,18 @@ def most_places(config: Config, facts: DataFacts) -> int:
 
 def choose_capture(
     config: Config, device: torch.device, precision: Precision, processes: int
-) -> tuple[Capture | None, str]:
-    """What records the updates of a run, and a sentence about it for the user.
-
-    None = nothing is recorded. Raises UserError for a device that cannot.
-    """
+) -> Capture | None:
+    """What records the updates of a run; None = nothing does. Raises UserError for those that no
+    graph can hold."""
     model, train = config.model, config.train
     if train.cuda_graphs != "on":
-        return None, ""
-    if device.type != "cuda":
-        raise UserError(
-            f"train.cuda_graphs: on needs a CUDA device, not {device.type}; leave it out, or take "
-            "device: cuda"
-        )
+        return None
     own = model.class_ or any(map(is_reference, (model.positions, model.cross_positions)))
-    reasons = {
-        "several processes exchange gradients in each step": processes > 1,
-        "train.accumulate adds up batches of several shapes": train.accumulate > 1,
-        "code of your own may read values back": own,
-        f"fault {config.fault} counts its tokens in the batch": config.fault is not None,
-        "model.backward: by_hand keeps what it needs outside of them": model.backward == "by_hand",
-        "fp64 is for comparisons": precision == "fp64",
-    }
-    for reason, holds in reasons.items():
-        if holds:
-            return None, f"no CUDA graphs: {reason}"
-    return CudaCapture(device), "each shape of a batch is recorded as a CUDA graph"
+    plain = train.accumulate == 1 and config.fault is None and model.backward == "autograd"
+    alone = device.type == "cuda" and processes == 1 and precision != "fp64"
+    if own or not plain or not alone:
+        raise UserError(
+            "train.cuda_graphs: on needs a CUDA device, one process, accumulate: 1, no fault, "
+            "backward: autograd, no code of your own, and fp32 or bf16; leave it out"
+        )
+    return CudaCapture(device)

@@ -6,19 +6,27 @@
     metrics.jsonl      one record a line, only appended to; the training holds its lock
     checkpoints.json   checkpoints/step-N.safetensors: see checkpoint.py
 
-Reading takes no lock and writes nothing.
+Reading takes no lock and writes nothing. The lock of a training is that of the open metrics.jsonl,
+which the system releases when the process ends. Linux has locks of open files (OFD), which can be
+asked about without taking one. Other systems have flock. Windows and some network disks have none.
 """
 
 import contextlib
 import io
 import json
 import os
+import struct
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
-from typing import Annotated, Any, Literal, Self, TypeVar, get_args
+from typing import Annotated, Any, BinaryIO, Literal, Self, TypeVar
+
+try:
+    import fcntl
+except ImportError:  # not on Windows
+    fcntl = None  # type: ignore[assignment]
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
@@ -26,14 +34,17 @@ from toytrans.config.load import load_config, save_config
 from toytrans.config.schema import Config
 from toytrans.config.sealed import fault_remark, is_sealed
 from toytrans.data.files import MOST_BYTES
-from toytrans.data.pairs import MOST_TARGET_GROWTH, DataFacts
+from toytrans.data.pairs import MOST_TARGET_GROWTH, DataFacts, Split
+from toytrans.data.selection import Selection, pairs_of_files, pairs_of_split, trained_lengths
 from toytrans.errors import UserError
-from toytrans.evaluation import translate
+from toytrans.evaluation import Scores, evaluate, translate
 from toytrans.files import (
+    Unreadable,
     append_line,
     check_free,
     disk_errors,
     json_text,
+    open_regular,
     read_whole,
     write_file,
     write_json,
@@ -45,18 +56,17 @@ from toytrans.training.checkpoint import (
     LIST,
     Count,
     Progress,
-    checkpoint_file,
     copy_into,
     load_checkpoint,
     most_bytes_of,
     pick_step,
     read_progress,
+    refusing,
     saved_steps,
     weights_of,
 )
-from toytrans.training.devices import Precision, choose_device
+from toytrans.training.devices import choose_device
 from toytrans.training.faults import build_model
-from toytrans.training.lock import is_locked
 from toytrans.user_code import trust
 
 CONFIG, DATA, ENVIRONMENT, METRICS = "config.yaml", "data.json", "environment.json", "metrics.jsonl"
@@ -98,9 +108,10 @@ class RunState:
     problem: str = ""
 
     def __str__(self) -> str:
-        if self.step is None or self.state == "finished":
-            return self.state if self.state != "unfinished" else "unfinished, no checkpoint"
-        return f"{self.state}, step {self.step:,} of {self.max_steps:,}"
+        if self.state in ("finished", "damaged"):
+            return self.state
+        so_far = f"step {self.step:,} of {self.max_steps:,}" if self.step else "no checkpoint"
+        return f"{self.state}, {so_far}"
 
 
 @dataclass(frozen=True)
@@ -114,16 +125,10 @@ class RunFolder:
     @classmethod
     def open(cls, path: Path) -> Self:
         """The run of a directory. Raises UserError: no run, one of toytrans 0.3, a damaged one."""
-        if not os.path.exists(path):
-            raise UserError(f"{path}: no such run directory; `toytrans train` makes one")
-        if path.suffix in (".yaml", ".yml") and path.is_file():
-            raise UserError(
-                f"{path}: a config, not a run directory; `toytrans train {path}` makes one. "
-                f"Commands that accept fresh weights take it as --config {path}"
-            )
-        if not is_run(path):
-            missing = [name for name in (CONFIG, DATA) if not os.path.isfile(path / name)]
-            raise UserError(f"{path}: not a run directory (it lacks {' and '.join(missing)})")
+        if missing := [name for name in (CONFIG, DATA) if not os.path.isfile(path / name)]:
+            what = f"not a run directory (it lacks {' and '.join(missing)})"
+            what = what if os.path.exists(path) else "no such run directory"
+            raise UserError(f"{path}: {what}; `toytrans train CONFIG` makes one")
         if any(old.is_dir() for old in (path / CHECKPOINTS).glob("step-*[0-9]")):
             raise UserError(
                 f"{path}: a run of toytrans 0.3, whose checkpoints are folders; train again, or "
@@ -135,16 +140,10 @@ class RunFolder:
             raise UserError(f"{path / DATA}: damaged; the run cannot be read without it") from None
         return cls(path, load_config(path / CONFIG, saved=True), facts)
 
-    @cached_property
+    @property
     def environment(self) -> dict[str, Any]:
         """The contents of environment.json; empty if it cannot be read."""
         return read_environment(self.path)
-
-    @property
-    def precision(self) -> Precision | None:
-        """The precision of the training."""
-        precision = self.environment.get("precision")
-        return precision if precision in get_args(Precision) else None
 
     @property
     def records(self) -> list[Record]:
@@ -198,13 +197,12 @@ class RunFolder:
     @property
     def unfinished(self) -> str:
         """The progress of an unfinished training, say "step 3 of 200"; empty at its end."""
-        try:
+        train = self.config.train
+        with contextlib.suppress(UserError):  # the command that reads the checkpoint raises it
             progress = self.progress()
-        except UserError:  # the command that reads the checkpoint says what is wrong
-            return ""
-        if progress is None or progress.is_finished(self.config.train):
-            return ""
-        return f"step {progress.step} of {self.config.train.max_steps}"
+            if progress is not None and not progress.stop_reason(train):
+                return f"step {progress.step} of {train.max_steps}"
+        return ""
 
     def load(
         self, checkpoint: str = "best", device: str = "auto", trust_code: bool = False
@@ -218,10 +216,11 @@ class RunFolder:
             trust(self.config.references.values())
         model = build_model(self.config, self.facts.vocabulary)
         step = pick_step(self.path, checkpoint)
-        loaded = load_checkpoint(self.path, step, most_bytes=most_bytes_of(model))
+        saved = load_checkpoint(self.path, step, most_bytes_of(model)).tensors
         of_training = ("optimizer/", "random/")
-        theirs = {n: x for n, x in loaded.tensors.items() if not n.startswith(of_training)}
-        copy_into(weights_of(model), theirs, str(checkpoint_file(self.path, step)))
+        theirs = {name: x for name, x in saved.items() if not name.startswith(of_training)}
+        with refusing(self.path, step):
+            copy_into(weights_of(model), theirs)
         on_device = model.eval().to(choose_device(device))
         return Run(self.path, self.config, self.facts, on_device, step)
 
@@ -259,14 +258,39 @@ class Run:
         """
         if isinstance(sequences, str):
             return self.translate([sequences], beam)[0]
-        output = translate(
-            self.model,
-            [sequence.split() for sequence in sequences],
-            self.facts,
-            source_bos=self.config.source_bos,
-            beam=beam,
+        symbols = [sequence.split() for sequence in sequences]
+        output = translate(self.model, symbols, self.facts, beam)
+        return [" ".join(each) for each in output]
+
+    def measure(
+        self,
+        pairs_of: Split | Path | tuple[Path, Path],
+        wanted: Selection,
+        decode: int | None = None,
+        beam: int = 1,
+        follow: Callable[[int, int], object] = lambda done, total: None,
+    ) -> Scores:
+        """What `toytrans eval` prints, of a split, a file of pairs, or two files of parallel text.
+
+        decode: pairs of each length to decode; None = all. follow: as in `evaluate`. Raises
+        UserError.
+        """
+        config, facts = self.config, self.facts
+        trained = trained_lengths(config, facts, wanted.side)
+        if isinstance(pairs_of, str):
+            pairs = pairs_of_split(config, facts, pairs_of, wanted)
+        else:
+            files = config.data.files
+            named = isinstance(pairs_of, tuple) or pairs_of.suffix.lower() in (".tsv", ".jsonl")
+            kind = files.format if files and not named and files.format != "text" else None
+            pairs = pairs_of_files(pairs_of, kind, facts, wanted)
+        scores = evaluate(
+            self.model, pairs, facts, beam=beam, decode=decode, side=wanted.side, follow=follow
         )
-        return [" ".join(symbols) for symbols in output]
+        split = pairs_of if isinstance(pairs_of, str) else "files"
+        about = {"run": str(self.path), "seed": config.seed, "split": split}
+        about |= {"checkpoint": self.step, "fault": config.fault}
+        return replace(scores, train_length=trained, about=about)
 
 
 # Which runs there are ----------------------------------------------------------------------------
@@ -288,7 +312,7 @@ def state_of(path: Path) -> RunState:
     train, fault = run.config.train, run.config.fault
     if progress is None:
         return RunState(state, None, train.max_steps, None, fault)
-    if state == "unfinished" and progress.is_finished(train):
+    if state == "unfinished" and progress.stop_reason(train):
         state = "finished"
     best = progress.best_exact_match if progress.best_exact_match >= 0 else None
     return RunState(state, progress.step, train.max_steps, best, fault)
@@ -299,15 +323,13 @@ def newest_run() -> Path:
 
     Raises UserError if there is none.
     """
-    entries = list(RUNS.iterdir()) if RUNS.is_dir() else []
+    entries = RUNS.iterdir() if RUNS.is_dir() else ()
     runs = [path for path in entries if is_run(path) and saved_steps(path)]
     for path in sorted(runs, key=lambda run: (run / CONFIG).stat().st_mtime_ns, reverse=True):
-        try:
-            sealed = is_sealed(RunFolder.open(path).config.fault)
-        except UserError:  # the command that opens it says what is wrong
-            sealed = False
-        if not sealed:
-            return path
+        with contextlib.suppress(UserError):  # the command that opens it raises it again
+            if is_sealed(RunFolder.open(path).config.fault):
+                continue
+        return path
     raise UserError(
         f"{RUNS}: no run here yet; train one, say `toytrans train textbook`, or name a run "
         "directory"
@@ -420,3 +442,39 @@ class _SavedRecord(BaseModel):
     valid_exact_match: Share = None
     valid_token_accuracy: Share = None
     valid_loss: Number = None
+
+
+# The lock ----------------------------------------------------------------------------------------
+
+
+def lock(file: BinaryIO) -> bool:
+    """Take the lock of an open file; whether there are locks here. Raises BlockingIOError if
+    another process holds it."""
+    try:
+        if hasattr(fcntl, "F_OFD_SETLK"):
+            fcntl.fcntl(file, fcntl.F_OFD_SETLK, _request())
+        elif fcntl is not None:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except (BlockingIOError, PermissionError):  # some systems say the latter
+        raise BlockingIOError from None
+    except OSError:
+        return False
+    return fcntl is not None
+
+
+def is_locked(path: Path) -> bool:
+    """Whether a process holds the lock of a file. False where that cannot be asked without taking
+    the lock."""
+    if not hasattr(fcntl, "F_OFD_GETLK"):
+        return False
+    try:
+        with open_regular(path) as file:
+            answer = fcntl.fcntl(file, fcntl.F_OFD_GETLK, _request())
+    except (OSError, Unreadable):
+        return False
+    return bool(struct.unpack_from("h", answer)[0] != fcntl.F_UNLCK)
+
+
+def _request() -> bytes:
+    """A `struct flock` that asks for an exclusive lock of the whole file."""
+    return struct.pack("hhqqi", fcntl.F_WRLCK, os.SEEK_SET, 0, 0, 0)

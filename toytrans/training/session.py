@@ -13,6 +13,7 @@ import os
 from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
+from typing import get_args
 
 import torch
 
@@ -23,15 +24,15 @@ from toytrans.data.pairs import Dataset
 from toytrans.errors import UserError
 from toytrans.model.seq2seq import Seq2Seq
 from toytrans.model.transformer import Transformer
-from toytrans.training.devices import choose_device, choose_precision
+from toytrans.training.devices import Precision, choose_device, choose_precision
 from toytrans.training.distributed import SINGLE_PROCESS, DistributedContext
 from toytrans.training.environment import changes, environment_of
 from toytrans.training.faults import check_fault
 from toytrans.training.folder import choose_folder, locked_folder, new_folder
 from toytrans.training.graphs import choose_capture
-from toytrans.training.optimizer import learning_rate
 from toytrans.training.run import METRICS, RunFolder, create_run, is_run
-from toytrans.training.signals import Second, collect_signals, exit_if_signalled
+from toytrans.training.signals import collect_signals
+from toytrans.training.step import learning_rate
 from toytrans.training.trainer import Trainer
 from toytrans.user_code import shown
 
@@ -45,19 +46,18 @@ def open_session(
     report: Callable[[str], None],
     context: DistributedContext = SINGLE_PROCESS,
     *,
-    second: Second = "ends",
+    waits: bool = False,
 ) -> Iterator[Trainer]:
     """Prepare a run and hold its lock. Yields its trainer. Raises UserError.
 
     name: of the config; without `out` the run goes to runs/NAME. resume: go on with the run that is
     there, if there is one; the config may then differ from the saved one in its limits alone.
-    report: gets one sentence at a time for the user. second: what a second signal does; one of
-    several processes waits, since torchrun passes signals on.
+    report: gets one sentence at a time for the user. waits: as of `collect_signals`; torchrun,
+    too, passes signals on.
     """
     if context.max_restarts and not resume:
         raise UserError("torchrun --max-restarts: add --resume, so that a restart goes on")
     several = context.size > 1
-    second = "waits" if several else second
     with contextlib.ExitStack() as stack:
         notes = list[str]()
 
@@ -73,19 +73,17 @@ def open_session(
         device, dataset = context.on_all(lambda: _open(settings, saved, context))
         context.require_equal(config=config, data=dataset.facts, device=device.type)
         asked, width = settings.train.precision, settings.model.d_model
-        if saved and asked == "auto":  # the choice holds for the whole run
-            asked = saved.precision or asked
+        before = saved.environment if saved else {}
+        if asked == "auto" and before.get("precision") in get_args(Precision):
+            asked = before["precision"]  # the choice holds for the whole run
         precision = context.on_main(lambda: choose_precision(asked, device, width))
-        capture, remark = context.on_all(
-            lambda: choose_capture(settings, device, precision, context.size)
-        )
+        capture = context.on_all(lambda: choose_capture(settings, device, precision, context.size))
         trainer = Trainer(settings, dataset, path, device, precision, context, capture)
         if resume:
-            notes += trainer.resume()
-        before = saved.environment if saved else {}
+            notes.append(trainer.resume())
         now = environment_of(settings, device, precision, context.size)
         now |= {"cuda_graphs": capture is not None, "config": before.get("config", name)}
-        trainer.received = stack.enter_context(collect_signals(second))
+        trainer.received = stack.enter_context(collect_signals(waits or several))
         if not saved:
             trainer.run, locks = context.on_main(
                 lambda: stack.enter_context(new_folder(name, path if resume else out))
@@ -97,11 +95,9 @@ def open_session(
             step = trainer.progress.step
             notes += [*changes(before, now), _schedule(saved.config, settings, step)]
         report(f"{trainer.run}: {device}, {precision}" + f", {context.size} processes" * several)
-        for sentence in filter(None, (_given(trainer.model), remark, *dataset.notes, *notes)):
+        for sentence in filter(None, (_given(trainer.model), *dataset.notes, *notes)):
             report(sentence)
-        exit_if_signalled(trainer.signals(), second)
         yield trainer
-    exit_if_signalled(trainer.received, second)  # one just after the training
 
 
 def _given(model: Seq2Seq) -> str:

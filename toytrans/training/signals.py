@@ -12,77 +12,73 @@ import threading
 import time
 from collections.abc import Iterator
 from types import FrameType
-from typing import Any, Literal, NoReturn
+from typing import Any, NoReturn
+
+HANG_UP = getattr(signal, "SIGHUP", None)  # Windows has none
+SIGNALS = [number for number in (signal.SIGINT, signal.SIGTERM, HANG_UP) if number is not None]
 
 SECONDS_OF_ONE = 0.5
 """`timeout` and a closed terminal send each signal twice, one soon after the other."""
 
-Second = Literal["ends", "waits", "raises"]
-"""What a second signal does: end the process, nothing, or raise KeyboardInterrupt. The process is
-the user's own program in the last case, so Ctrl-C alone is collected, in its main thread alone."""
-
 
 def end_at_once() -> None:
-    """Let a signal end the process, from now on."""
-    _handle(_end)
+    """Let a signal end the process, from now on. SIGHUP stays ignored where `nohup` has it so."""
+    for number in SIGNALS:
+        if number != HANG_UP or signal.getsignal(number) is not signal.SIG_IGN:
+            signal.signal(number, _end)
 
 
 def ignore() -> None:
     """Let no signal change the exit code of a command that has ended."""
-    _handle(signal.SIG_IGN)
+    for number in SIGNALS:
+        signal.signal(number, signal.SIG_IGN)
 
 
 @contextlib.contextmanager
-def handled_by(handler: Any, numbers: list[signal.Signals] | None = None) -> Iterator[None]:
-    """Another handler until the block ends, of all signals or of some."""
-    before = _handle(handler, numbers)
+def handled_by(handler: Any) -> Iterator[dict[int, Any]]:
+    """Another handler until the block ends. Yields those of before, by signal.
+
+    It gets the signals of `end_at_once`, and in a program of the user's Ctrl-C alone, where that
+    raises KeyboardInterrupt; outside of the main thread none.
+    """
+    in_main = threading.current_thread() is threading.main_thread()
+    handlers = {number: signal.getsignal(number) for number in SIGNALS if in_main}
+    before = {n: old for n, old in handlers.items() if old in (_end, signal.default_int_handler)}
+    for number in before:
+        signal.signal(number, handler)
     try:
-        yield
+        yield before
     finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
+        for number, old in before.items():
+            signal.signal(number, old)
 
 
 @contextlib.contextmanager
-def collect_signals(second: Second = "ends") -> Iterator[list[int]]:
-    """Collect the numbers of signals. second: what one does that does not follow at once."""
+def collect_signals(waits: bool = False) -> Iterator[list[int]]:
+    """Collect the numbers of signals. Those that are left at the end of the block are heeded there.
+
+    waits: whether a second signal does nothing. Else it is heeded, if it does not follow at once.
+    """
     received, began = list[int](), 0.0
 
     def receive(number: int, frame: FrameType | None) -> None:
         nonlocal began
         began = began or time.monotonic()
         received.append(number)
-        if second == "raises" and len(received) > 1:
-            raise KeyboardInterrupt
-        if second == "ends" and time.monotonic() - began > SECONDS_OF_ONE:
-            _end(number, frame)
+        if not waits and time.monotonic() - began > SECONDS_OF_ONE:
+            before[number](number, frame)
 
-    numbers = None
-    if second == "raises":
-        in_main = threading.current_thread() is threading.main_thread()
-        numbers = [signal.SIGINT] if in_main else []
-    with handled_by(receive, numbers):
+    with handled_by(receive) as before:
         yield received
+    if received:
+        signal.raise_signal(received[0])
 
 
-def exit_if_signalled(received: list[int], second: Second = "ends") -> None:
-    """Exit with the code of the first signal, if there is one. A program of the user's gets a
-    KeyboardInterrupt, and decides itself."""
-    if received and second == "raises":
-        raise KeyboardInterrupt
+def exit_if_signalled(received: list[int]) -> None:
+    """Exit with the code of the first signal, if there is one."""
     if received:
         sys.exit(128 + received[0])
 
 
 def _end(number: int, _: FrameType | None) -> NoReturn:
     os._exit(128 + number)
-
-
-def _handle(handler: Any, numbers: list[signal.Signals] | None = None) -> dict[int, Any]:
-    """Give signals a handler; returns those of before. None: all three, without SIGHUP where it
-    does not exist or `nohup` has it ignored."""
-    if numbers is None:
-        numbers = [signal.SIGINT, signal.SIGTERM]
-        if hasattr(signal, "SIGHUP") and signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN:
-            numbers.append(signal.SIGHUP)
-    return {number: signal.signal(number, handler) for number in numbers}

@@ -1,6 +1,4 @@
-"""`train --log-to tensorboard`: a copy of a run's records, for TensorBoard to draw.
-
-metrics.jsonl -> RUN/logs/
+"""`train --log-to tensorboard`: a copy of a run's records in RUN/logs/, for TensorBoard to draw.
 
 metrics.jsonl stays the truth: a training that is resumed copies it again, and a copy that fails
 ends without ending the training.
@@ -40,11 +38,10 @@ def copy_to_tensorboard(
         nonlocal failed
         try:
             if not failed:
-                _append(file, [{"wall_time": began} | event for event in events])
+                _append(file, events)
         except Exception as error:  # the library may raise anything
             failed = True
-            first = next(iter(str(error).splitlines()), "")[:200]
-            reason = f"{type(error).__name__}: {first}"
+            reason = f"{type(error).__name__}: {error}".partition("\n")[0][:200]
             report(f"--log-to tensorboard: stopped ({reason}); metrics.jsonl is complete")
 
     def event_of(record: Record) -> dict[str, Any]:
@@ -58,13 +55,14 @@ def copy_to_tensorboard(
         return {"wall_time": when, "step": record["step"], "summary": {"value": values}}
 
     # at a START, readers forget what older files in this folder hold, from its step on
-    start = {"step": 0, "session_log": {"status": "START"}}
+    start = {"wall_time": began, "step": 0, "session_log": {"status": "START"}}
     before = [record for record in RunFolder.open(run).records if record["step"] <= step]
-    append({"file_version": "brain.Event:2"}, start, *map(event_of, before))
+    version = {"wall_time": began, "file_version": "brain.Event:2"}
+    append(version, start, *map(event_of, before))
     return lambda record: append(event_of(record))
 
 
-def _append(file: Path, events: list[dict[str, Any]]) -> None:
+def _append(file: Path, events: tuple[dict[str, Any], ...]) -> None:
     from tensorboard.compat.proto.event_pb2 import Event
     from tensorboard.summary.writer.record_writer import RecordWriter
 

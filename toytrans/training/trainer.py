@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -23,16 +23,17 @@ from toytrans.config.schema import Config
 from toytrans.data.batches import Batch, largest_batch, training_batches
 from toytrans.data.pairs import Dataset, Pairs, all_pairs
 from toytrans.errors import UserError, ran_out_of_memory
-from toytrans.evaluation import Scores, evaluate
+from toytrans.evaluation import evaluate
 from toytrans.training.checkpoint import (
     CHECKPOINTS,
     Checkpoint,
     Progress,
-    checkpoint_file,
+    StopReason,
     copy_into,
     listed_checkpoints,
     load_checkpoint,
     most_bytes_of,
+    refusing,
     save_checkpoint,
     saved_steps,
     weights_of,
@@ -41,19 +42,14 @@ from toytrans.training.devices import Precision
 from toytrans.training.distributed import SINGLE_PROCESS, DistributedContext
 from toytrans.training.faults import build_model, objective_of
 from toytrans.training.graphs import Capture, GraphedUpdate, most_places
-from toytrans.training.optimizer import AdamW, learning_rate
 from toytrans.training.run import METRICS, Record, append_record
-from toytrans.training.step import Update, Updated
+from toytrans.training.step import AdamW, Update, Updated, learning_rate
 
 SECONDS_BETWEEN_SAVES = 60.0
 """A checkpoint is written after every evaluation, and at least this often."""
 
 FINITE = {"loss": "loss", "grad_norm": "gradient", "valid_loss": "validation loss"}
 """Numbers of a record that are finite unless training diverges."""
-
-StopReason = Literal[
-    "max_steps", "max_seconds", "stop_at_exact_match", "patience", "interrupted", "diverged"
-]
 
 
 class Trainer:
@@ -63,7 +59,6 @@ class Trainer:
     locked: the metrics.jsonl that this training holds; a folder with another is not written to.
     stop_reason: why training ended; None while it runs.
     not_finite: the number that was not finite, if training diverged.
-    scores: the validation scores of the best checkpoint by its step, if it was measured here.
     saved_step: the step of the newest checkpoint, written or resumed from.
     interrupted: whether to save and stop after the running step. received: the numbers of signals,
         of which one does the same.
@@ -97,35 +92,32 @@ class Trainer:
         self.stop_reason: StopReason | None = None
         self.not_finite = ""
         self.interrupted, self.received = False, list[int]()
-        self.scores: dict[int, Scores] = {}
         self._valid: Pairs | None = None
         self.saved_step: int | None = None
         self._saved_at = 0.0
+        self._grad_norm = self._scalar(0.0)
         self._clear_window()
 
-    def resume(self) -> list[str]:
-        """Continue from the newest checkpoint. Returns sentences for the user.
+    def resume(self) -> str:
+        """Continue from the newest checkpoint. Returns a sentence for the user.
 
         Raises UserError if it cannot be read, or if all of them are gone; nothing is changed then.
         """
         steps, listed = self.context.on_main(
-            lambda: (saved_steps(self.run), listed_checkpoints(self.run))
+            lambda: (saved_steps(self.run), len(listed_checkpoints(self.run)))
         )
+        if not steps and listed > 1:  # one may be of a training that was killed as it saved it
+            raise UserError(
+                f"{self.run / CHECKPOINTS}: holds none of the {listed} checkpoints of the run; put "
+                "it back, or train again with another --out"
+            )
         if not steps:
-            if len(listed) > 1:  # one alone may be of a training that was killed as it saved it
-                raise UserError(
-                    f"{self.run / CHECKPOINTS}: holds none of the {len(listed)} checkpoints of the "
-                    "run; put it back, or train again with another --out"
-                )
-            return ["no checkpoint to resume from; starting at step 0"]
-        load = partial(load_checkpoint, self.run, steps[-1], most_bytes=most_bytes_of(self.model))
-        try:
-            self._restore(self.context.on_main(load))
-        except UserError as error:
-            goes_on = f"step {steps[-2]}" if len(steps) > 1 else "step 0"
-            what = str(error).partition("; ")[0]
-            raise UserError(f"{what}; move it away, then --resume goes on from {goes_on}") from None
-        return [f"resumed at step {steps[-1]}"]
+            return "no checkpoint to resume from; starting at step 0"
+        load = partial(load_checkpoint, self.run, steps[-1], most_bytes_of(self.model))
+        checkpoint = self.context.on_main(load)
+        with refusing(self.run, steps[-1]):
+            self._restore(checkpoint)
+        return f"resumed at step {steps[-1]}"
 
     def signals(self) -> list[int]:
         """The numbers of the signals that any process has received."""
@@ -147,25 +139,21 @@ class Trainer:
         began = time.monotonic() - self.progress.elapsed_s
         made_on = self.device if self.device.type == "cuda" else "cpu"
         self.model.train()
-        reason = self._limit_reached(began) or self.progress.goal_reached(train)
+        reason = self._reason_to_stop(time.monotonic() - began)
         if reason is None and self.progress.step == 0:
             self._rehearse(made_on)
         batches = training_batches(self.dataset, self.config, self.progress.pairs_used, made_on)
         with contextlib.closing(batches):
             while reason is None:
                 self._step([next(batches) for _ in range(train.accumulate)])
-                reason = self._limit_reached(began)
+                reason = self._reason_to_stop(time.monotonic() - began)
                 ends = reason is not None and reason != "interrupted"
                 evaluates = ends or self.progress.step % (train.eval_every or 1) == 0
                 if evaluates or self.progress.step % train.log_every == 0:
                     yield self._record(evaluates)
-                    reason = reason or self.progress.goal_reached(train)
-                    if self._agree(self.progress.elapsed_s)[1]:
-                        reason = reason or "interrupted"
+                    reason = reason or self._reason_to_stop(self.progress.elapsed_s)
                 overdue = self.progress.elapsed_s - self._saved_at > SECONDS_BETWEEN_SAVES
                 if (overdue or reason == "interrupted") and self.saved_step != self.progress.step:
-                    sums = {"loss": float(self._loss_sum), "grad_norm": float(self._grad_norm)}
-                    self._require_finite(**sums)
                     self.save()
                 if self.not_finite:
                     reason = "diverged"
@@ -178,11 +166,11 @@ class Trainer:
     def save(self) -> None:
         """Write a checkpoint of the current state, unless training has diverged. Raises UserError
         if it cannot be written."""
-        if self.not_finite:
+        self.progress.window["loss"] = loss = float(self._loss_sum)
+        if not self._is_finite(loss=loss, grad_norm=float(self._grad_norm)):
             return
-        self.progress.window["loss"] = float(self._loss_sum)
-        tensors = self._tensors() | self._random_states()
-        checkpoint = Checkpoint(replace(self.progress), tensors)
+        random = {name: each.get_state() for name, each in self._generators().items()}
+        checkpoint = Checkpoint(replace(self.progress), self._tensors() | random)
         self._write(save_checkpoint, checkpoint, self.config.train.keep_checkpoints)
         self.saved_step, self._saved_at = self.progress.step, self.progress.elapsed_s
 
@@ -212,38 +200,28 @@ class Trainer:
         }
 
     def _restore(self, checkpoint: Checkpoint) -> None:
-        place = str(checkpoint_file(self.run, checkpoint.progress.step))
+        """Take the state of a checkpoint. Raises ValueError if it is not one of this model's."""
         if checkpoint.progress.window.keys() != self.progress.window.keys():
-            raise UserError(f"{place}: lacks its sums")
+            raise ValueError("lacks its sums")
         theirs = dict(checkpoint.tensors)
-        random = {
-            name: theirs.pop(name) for name in checkpoint.tensors if name.startswith("random/")
-        }
-        copy_into(self._tensors(), theirs, place)
+        random = {name: theirs.pop(name) for name in list(theirs) if name.startswith("random/")}
+        copy_into(self._tensors(), theirs)
         try:
-            self._set_random_states(random)
+            for name, generator in self._generators().items():
+                if name in random or name == "random/cpu":  # the run may be of another device
+                    generator.set_state(random[name])
         except (KeyError, RuntimeError, TypeError):
-            raise UserError(f"{place}: no random states of torch's") from None
+            raise ValueError("no random states of torch's") from None
         self.progress = checkpoint.progress
         self._loss_sum = self._scalar(self.progress.window["loss"])
         self.saved_step, self._saved_at = self.progress.step, self.progress.elapsed_s
 
-    def _random_states(self) -> dict[str, Tensor]:
-        """The states of torch's generators, from which dropout draws, by their names in a
-        checkpoint."""
-        states = {"random/cpu": torch.get_rng_state()}
+    def _generators(self) -> dict[str, torch.Generator]:
+        """What dropout draws from, by the names of its states in a checkpoint."""
+        found = {"random/cpu": torch.default_generator}
         if self.device.type == "cuda":
-            states["random/cuda"] = torch.cuda.get_rng_state(self.device)
-        elif self.device.type == "mps":
-            states["random/mps"] = torch.mps.get_rng_state()
-        return states
-
-    def _set_random_states(self, states: dict[str, Tensor]) -> None:
-        torch.set_rng_state(states["random/cpu"])
-        if self.device.type == "cuda" and "random/cuda" in states:
-            torch.cuda.set_rng_state(states["random/cuda"], self.device)
-        elif self.device.type == "mps" and "random/mps" in states:
-            torch.mps.set_rng_state(states["random/mps"])
+            found["random/cuda"] = torch.cuda.default_generators[self.device.index or 0]
+        return found
 
     def _rehearse(self, made_on: torch.device | str) -> None:
         """Forward and backward pass of the largest batch, so that missing memory shows at once.
@@ -251,10 +229,9 @@ class Trainer:
         Weights, buffers, optimiser and random states do not change. Raises UserError.
         """
         batch = largest_batch(self.dataset, self.config, made_on)
-        states = self._random_states()
         buffers = [(buffer, buffer.clone()) for buffer in self.model.buffers()]
-        self.context.on_all(partial(self._try, batch))
-        self._set_random_states(states)
+        with torch.random.fork_rng([self.device] if self.device.type == "cuda" else ()):
+            self.context.on_all(partial(self._try, batch))
         for buffer, before in buffers:
             buffer.copy_(before)
 
@@ -308,19 +285,19 @@ class Trainer:
             "elapsed_s": self.progress.elapsed_s,
         }
         self._clear_window()
-        self._require_finite(**record)
-        if evaluates and not self.not_finite:
+        if self._is_finite(**record) and evaluates:
             record |= self._evaluate()
-            self._require_finite(**record)
+            self._is_finite(**record)
         self._write(append_record, record)
         if evaluates:
             self.save()
         return record
 
-    def _require_finite(self, **numbers: float) -> None:
-        """Note the first number that is not finite: training has diverged."""
-        wrong = [key for key in FINITE if not math.isfinite(numbers.get(key, 0.0))]
-        self.not_finite = self.not_finite or (FINITE[wrong[0]] if wrong else "")
+    def _is_finite(self, **numbers: float) -> bool:
+        """Whether training has not diverged. The first number that is not finite is noted."""
+        wrong = [what for key, what in FINITE.items() if not math.isfinite(numbers.get(key, 0.0))]
+        self.not_finite = self.not_finite or "".join(wrong[:1])
+        return not self.not_finite
 
     def _clear_window(self) -> None:
         self._loss_sum = self._scalar(0.0)
@@ -333,31 +310,18 @@ class Trainer:
         """Measure the validation data, and record whether this step is the best so far."""
         if self._valid is None:
             self._valid = self.context.shard_pairs(all_pairs(self.dataset, "valid"))
-        facts, source_bos = self.dataset.facts, self.config.source_bos
-        own = evaluate(self.model, self._valid, facts, source_bos=source_bos)
-        scores = self.context.all_scores(own)
-        counts = scores.summary()
-        progress = self.progress
+        own = evaluate(self.model, self._valid, self.dataset.facts)
+        counts, progress = self.context.all_scores(own).summary(), self.progress
         progress.evaluations_since_best += 1
-        quality = (counts["exact_match"], -counts["loss"])
+        match, loss = counts["exact_match"], counts["loss"]
         best_loss = math.inf if progress.best_loss is None else progress.best_loss
-        if math.isfinite(counts["loss"]) and quality > (progress.best_exact_match, -best_loss):
+        if math.isfinite(loss) and (match, -loss) > (progress.best_exact_match, -best_loss):
             progress.best_step, progress.evaluations_since_best = progress.step, 0
-            self.scores = {progress.step: scores}
-            progress.best_exact_match, progress.best_loss = counts["exact_match"], counts["loss"]
+            progress.best_exact_match, progress.best_loss = match, loss
         return {f"valid_{key}": counts[key] for key in ("exact_match", "token_accuracy", "loss")}
 
-    def _limit_reached(self, began: float) -> StopReason | None:
-        train = self.config.train
-        self.progress.elapsed_s, interrupted = self._agree(time.monotonic() - began)
-        if self.progress.step >= train.max_steps:
-            return "max_steps"
-        if interrupted:
-            return "interrupted"
-        if train.max_seconds is not None and self.progress.elapsed_s >= train.max_seconds:
-            return "max_seconds"
-        return None
-
-    def _agree(self, elapsed: float) -> tuple[float, bool]:
-        """Seconds on the clock of rank 0, and whether any process is interrupted."""
-        return self.context.agree(elapsed, self.interrupted or bool(self.received))
+    def _reason_to_stop(self, elapsed: float) -> StopReason | None:
+        """On which all processes agree: by the clock of rank 0, and if any is interrupted."""
+        told = self.interrupted or bool(self.received)
+        self.progress.elapsed_s, told = self.context.agree(elapsed, told)
+        return self.progress.stop_reason(self.config.train) or ("interrupted" if told else None)

@@ -17,9 +17,8 @@ from toytrans.model.decoding import greedy
 from toytrans.model.manual_backward import functions, gradients, layers
 from toytrans.model.transformer import Transformer
 from toytrans.training.faults import build_model, objective_of
-from toytrans.training.optimizer import AdamW
 from toytrans.training.run import RunFolder, create_run
-from toytrans.training.step import Update
+from toytrans.training.step import AdamW, Update
 from toytrans.training.trainer import Trainer
 
 CPU = torch.device("cpu")
