@@ -78,7 +78,8 @@ class FilePairs:
     @cached_property
     def notes(self) -> tuple[str, ...]:
         """What was held out, and how many sources of valid and test are trained on too."""
-        notes, train = [], self._text("train")
+        notes: list[str] = []
+        train = self._text("train")
         if not self._files.valid:
             total = len(self._train_text)
             held_out = total - len(train)

@@ -105,7 +105,8 @@ def _try_out(own: "OwnTask", pairs: TaskPairs) -> str:
                 "from `random`, its argument, alone"
             )
     indices = torch.arange(min(TRIED, pairs.size("train") or TRIED))
-    sources, targets = _rows(*pairs.sources("train", indices)), []
+    sources = _rows(*pairs.sources("train", indices))
+    targets: list[Row] = []
     for source in sources:
         began = perf_counter()
         targets.append(own.target_of(source))
