@@ -396,9 +396,9 @@ def arguments(function: Any) -> list[inspect.Parameter]:
         return []
 
 
-def wider(ids: Tensor, places: int, value: int, left: bool = False) -> Tensor:
-    """Rows of ids with pads behind them, or before."""
-    return F.pad(ids, (places, 0) if left else (0, places), value=value)
+def wider(ids: Tensor, places: int, value: int) -> Tensor:
+    """Rows of ids with pads behind them."""
+    return F.pad(ids, (0, places), value=value)
 
 
 def padded(rows: list[list[int]], value: int) -> Tensor:
