@@ -6,7 +6,6 @@ import contextlib
 import errno
 import hashlib
 import html
-import importlib.metadata
 import io
 import json
 import os
@@ -23,21 +22,11 @@ from typing import Any
 import pytest
 import safetensors.torch
 import torch
-from conftest import ROOT, call, tiny_yaml
-from forked import COMMAND, Forked
+from conftest import call, tiny_yaml
 from safetensors import safe_open
 from torch import Tensor
 
-import toytrans
-from toytrans.config.load import load_config
-from toytrans.config.schema import ModelConfig
-from toytrans.data import files as data_files
-from toytrans.data.open import check_dataset, open_dataset
 from toytrans.data.tasks.base import TaskPairs
-from toytrans.errors import UserError
-from toytrans.model.initialisation import count_parameters
-from toytrans.model.transformer import Transformer
-from toytrans.tokens import Vocabulary
 from toytrans.training.checkpoint import checkpoint_file, saved_steps
 from toytrans.training.run import RunFolder
 
@@ -74,7 +63,6 @@ def test_a_bad_config_trains_nothing(refused):
             ("a.src has 3 lines", "a.tgt 2", "line k"),
         ),
         ("{train: a.tsv}", {"a.tsv": b"1\t1\n\0\t1\n"}, ("a.tsv:2", "not a text file")),
-        ("{train: a.tsv}", {"a.tsv": b"1\t1\n"}, ("a.tsv", "one source", "data.files.valid")),
         (
             "{train: a.tsv, valid: a.tsv, test: t.tsv}",
             {"a.tsv": b"1\t1\n", "t.tsv": b"1\t1\n1 1\t1\n1 x\t1\n"},
@@ -90,32 +78,11 @@ def test_bad_data_is_named_with_its_line_before_anything_is_written(refused, fil
     assert not Path("runs").exists()
 
 
-def test_data_that_would_fill_the_memory_is_named_with_its_line(monkeypatch):
-    def reading(text: str) -> str:
-        Path("a.tsv").write_text(text)
-        Path("c.yaml").write_text("data: {files: {train: a.tsv, valid: a.tsv}}\n")
-        config = load_config(Path("c.yaml"))
-        with pytest.raises(UserError) as caught:
-            check_dataset(config, open_dataset(config))
-        return str(caught.value)
-
-    assert "a.tsv:2: 1,200 symbols for a source of 1" in reading(f"1\t1\n2\t{'1 ' * 1200}\n")
-    assert "a.tsv:2: a line of more than" in reading("1\t1\n" + "1 " * 600_000 + "\t1\n")
-    monkeypatch.setattr(data_files, "MOST_IDS", 99)
-    said = reading(f"1\t1\n{'1 ' * 40}\t1\n1\t1\n")
-    assert "a.tsv:2: 40 symbols; padded to these, 3 sequences" in said
-    monkeypatch.setattr(data_files, "MOST_LINES", 3)
-    assert "a.tsv: more than 3 lines" in reading("1\t1\n" * 4)
-
-
 @pytest.mark.parametrize(
     ("files", "words", "fragments"),
     [
         ({"s.txt": b"1 2\n1 x\n", "t.txt": b"1\n1\n"}, "", ("s.txt:2", "symbol 'x'")),
-        ({"s.txt": b"1\n2\n3\n", "t.txt": b"1\n"}, "", ("s.txt has 3 lines", "t.txt 1")),
-        ({"s.txt": b"", "t.txt": b"1\n"}, "", ("s.txt", "empty")),
         ({"s.txt": b"1\n", "none": None}, "", ("none", "no such file")),
-        ({"p.tsv": b"1\t1\n", "t.txt": b"1\n"}, "", ("p.tsv: a tab in each line", "tsv")),
         ({"p.txt": b"1\t1\n"}, "", ("p.txt: the ending", ".tsv or .jsonl")),
         ({"a": b"1\n", "b": b"1\n", "c": b"1\n"}, "", ("3 times --pairs",)),
         ({"s.txt": b"1\n", "t.txt": b"1\n"}, "--lengths 3:9", ("lengths 3:9", "no source")),
@@ -153,11 +120,9 @@ def test_a_bad_line_of_standard_input_is_numbered(run, command, stdin, raw, frag
     says(answer.err, "toytrans: standard input, line 2", fragment)
 
 
-def test_an_argument_with_an_unseen_symbol_is_numbered(run, command):
-    answer = command("translate", str(run), "1 2", "3", "4 x 1")
-    assert (answer.code, answer.err.count("\n")) == (2, 1)
-    says(answer.err, "toytrans: argument 3", "symbol 'x'", "5 symbols", "'0'")
-    assert answer.out.count("\n") == 2  # the two before it are translated
+def test_an_argument_with_an_unseen_symbol_is_numbered(run, refused):
+    said = refused("translate", str(run), "1 2", "3", "4 x 1")
+    says(said, "toytrans: argument 3", "symbol 'x'", "5 symbols", "'0'")
 
 
 def test_a_mark_of_byte_order_is_no_part_of_the_first_symbol(run, command, stdin):
@@ -165,42 +130,29 @@ def test_a_mark_of_byte_order_is_no_part_of_the_first_symbol(run, command, stdin
     marked = command("translate")
     stdin(b"1 2\n3\n")
     assert marked == command("translate") and marked.code == 0
-    Path("marked.yaml").write_text("\ufeff" + tiny_yaml(data={"files": {"train": "a.tsv"}}))
-    Path("a.tsv").write_text("\ufeff1 2\t2 1\n3\t3\n")
-    assert command("train", "marked.yaml", *UNTRAINED).code == 0
-    assert json.loads(Path("runs/marked/data.json").read_text())["symbols"] == ["1", "2", "3"]
 
 
 # Runs ----------------------------------------------------------------------------------------
 
 
 def test_what_is_no_run_is_named_with_the_way_to_one(refused):
-    Path("runs/notes").mkdir(parents=True)
-    for words in (("eval",), ("translate", "1")):
-        says(refused(*words), "runs", "no run", "toytrans train textbook")
+    says(refused("eval"), "runs", "no run", "toytrans train textbook")
     Path("notes").mkdir()
     shutil.copy("c.yaml", "notes/config.yaml")
-    for name in ("eval", "check"):
-        says(refused(name, "notes"), "notes", "not a run directory", "data.json")
-        says(refused(name, "c.yaml"), "c.yaml", "not a run directory")
-        says(refused(name, "none"), "none", "no such run directory", "toytrans train")
-        says(refused(name, "x" * 300), "x" * 300)
+    says(refused("eval", "notes"), "notes", "not a run directory", "data.json")
+    says(refused("check", "c.yaml"), "c.yaml", "not a run directory")
+    says(refused("eval", "none"), "none", "no such run directory", "toytrans train")
+    says(refused("check", "x" * 300), "x" * 300)
 
 
 def test_a_damaged_checkpoint_is_not_quietly_replaced_by_another(run, refused):
     progress = RunFolder.open(run).progress()
     assert progress is not None and progress.best_step is not None
     checkpoint_file(run, progress.best_step).write_bytes(b"")
-    for words in (("eval", str(run)), ("translate", "1 2")):
-        says(refused(*words), f"step-{progress.best_step}.safetensors", "move it away")
-    checkpoint_file(run, 4).write_bytes(b"")
-    first = ("eval", str(run), "--checkpoint", "4")
-    says(refused(*first), "move it away, then step 6 is used")
-    checkpoint_file(run, 6).unlink()
-    says(refused(*first), "there is no other checkpoint; train again")
+    says(refused("eval", str(run)), f"step-{progress.best_step}.safetensors", "move it away")
 
 
-@pytest.mark.parametrize("which", ["999", "-1", "\N{SUPERSCRIPT TWO}", ""])
+@pytest.mark.parametrize("which", ["999", "\N{SUPERSCRIPT TWO}"])
 def test_a_checkpoint_that_is_not_there_is_refused_with_those_that_are(run, refused, which):
     (run / "checkpoints/step-\N{SUPERSCRIPT TWO}.safetensors").touch()  # it only looks like one
     message = refused("eval", str(run), "--json", f"--checkpoint={which}")
@@ -214,8 +166,6 @@ def test_a_checkpoint_that_is_not_there_is_refused_with_those_that_are(run, refu
     [
         ("not JSON", "damaged"),
         ({"symbols": ["0", "1"]}, "do not belong together"),
-        ({"train_length": [4, 1]}, "damaged"),
-        ({"target_growth": float("inf")}, "damaged"),
         ({"surplus": 1}, "damaged"),
     ],
 )
@@ -236,15 +186,6 @@ def test_a_damaged_config_of_a_run_is_named(run, refused):
     says(refused("eval", str(run)), "checkpoints", "(32,)", "(64,)", "do not belong together")
 
 
-@pytest.mark.parametrize("raw", [b"[" * 100_000, b'{"precision": []}'])
-def test_a_damaged_environment_tells_nothing(run, command, raw):
-    config = run / "config.yaml"
-    config.write_text(config.read_text().replace("precision: fp32", "precision: auto"))
-    (run / "environment.json").write_bytes(raw)
-    answer = command("train", *RESUME[2:])
-    assert answer.code == 0 and "resumed at step 6" in answer.err
-
-
 def test_json_is_strict_where_numbers_are_not_finite(run, command):
     """Weights so large that losses overflow; NaN is a name that JSON lacks."""
 
@@ -254,7 +195,7 @@ def test_json_is_strict_where_numbers_are_not_finite(run, command):
 
     for step in saved_steps(run):
         change_checkpoint(run, step, change)
-    for words in ("eval", "eval runs/c runs/c", "demo decoding"):
+    for words in ("eval", "demo decoding"):
         answer = command(*words.split(), "--json")
         assert answer.code == 0, answer.err
         assert json.loads(answer.out, parse_constant=pytest.fail)
@@ -284,12 +225,6 @@ def vouch_for(run: Path, step: int, raw: bytes) -> None:
     (run / "checkpoints.json").write_text(json.dumps(listed))
 
 
-def change_part(run: Path, part: str, change: Change) -> None:
-    """Change a part of the last checkpoint, by the name of its first tensor."""
-    of_part = lambda tensors: min(name for name in tensors if name.startswith(part))  # noqa: E731
-    change_checkpoint(run, 6, lambda tensors, _: change(tensors, of_part(tensors)))
-
-
 def put(change: Callable[[Tensor], Tensor]) -> Change:
     return lambda tensors, name: tensors.update({name: change(tensors[name]).contiguous()})
 
@@ -299,36 +234,38 @@ def of_one_more(tensor: Tensor) -> Tensor:
 
 
 @pytest.mark.parametrize(
-    ("change", "words"),
+    ("part", "change", "words"),
     [
-        (put(of_one_more), "in the model of config.yaml"),
-        (put(lambda t: t * float("nan")), "NaN or infinity"),
-        (put(lambda t: t.long()), "int64)"),
-        (lambda tensors, name: tensors.pop(name), "is missing"),
-        (lambda tensors, name: tensors.update({"weights/x": torch.zeros(2)}), "tensor weights/x"),
-        (lambda tensors, name: tensors.update(surplus=torch.zeros(2)), "tensor surplus is (2,)"),
+        ("weights", put(of_one_more), "in the model of config.yaml"),
+        ("weights", put(lambda t: t * float("nan")), "NaN or infinity"),
+        ("weights", lambda tensors, name: tensors.pop(name), "is missing"),
+        ("weights", lambda tensors, _: tensors.update(surplus=torch.zeros(2)), "tensor surplus"),
+        ("optimizer", put(of_one_more), "optimizer"),
+        ("random", put(lambda t: t[1:]), "random"),
     ],
 )
-def test_weights_that_training_never_writes_are_refused(run, refused, change, words):
-    change_part(run, "weights", change)
-    says(refused(*LAST), "step-6", words)
+def test_a_part_that_training_never_writes_is_refused(run, refused, part, change, words):
+    """The first tensor of a part is changed. Weights alone are read to measure."""
+
+    def of_part(tensors: dict[str, Tensor], _: dict[str, str]) -> None:
+        change(tensors, min(name for name in tensors if name.startswith(part)))
+
+    change_checkpoint(run, 6, of_part)
+    says(refused(*(LAST if part == "weights" else RESUME)), "step-6", words)
 
 
 OPENS_A_FILE = b"cbuiltins\nopen\n(S'opened'\nS'w'\ntR."
 
 
-def with_header(header: bytes, length: int | None = None, data: bytes = b"") -> bytes:
-    return (len(header) if length is None else length).to_bytes(8, "little") + header + data
+LIES = b'{"x":{"dtype":"F32","shape":[9],"data_offsets":[0,4]}}'
 
 
 @pytest.mark.parametrize(
     "raw",
     [
         OPENS_A_FILE,
-        with_header(b"{}", 2**63),
-        with_header(b"[" * 100_000),
-        with_header(b'{"x":{"dtype":"F32","shape":[9],"data_offsets":[0,4]}}', data=b"\0" * 4),
-        with_header(b'{"x":{"dtype":"F32","shape":[4294967296,4294967296],"data_offsets":[0,0]}}'),
+        (2**63).to_bytes(8, "little") + b"{}",
+        len(LIES).to_bytes(8, "little") + LIES + bytes(4),
     ],
 )
 def test_files_that_are_no_safetensors_or_lie_are_refused_and_not_run(run, refused, raw):
@@ -339,54 +276,28 @@ def test_files_that_are_no_safetensors_or_lie_are_refused_and_not_run(run, refus
     assert not Path("opened").exists()
 
 
-def change_progress(run: Path, change: Callable[[dict[str, Any]], object]) -> None:
-    """Change the progress in the metadata of the last checkpoint."""
-
+@pytest.mark.parametrize(
+    ("words", "change", "said"),
+    [
+        (LAST, lambda progress: progress["window"].update(tokens=-7), "damaged"),
+        (RESUME, lambda progress: progress.pop("window"), "its sums"),
+    ],
+)
+def test_a_progress_of_other_types_is_refused(run, refused, words, change, said):
     def of_metadata(_: dict[str, Tensor], metadata: dict[str, str]) -> None:
         progress = json.loads(metadata["progress"])
         change(progress)
         metadata["progress"] = json.dumps(progress)
 
     change_checkpoint(run, 6, of_metadata)
-
-
-@pytest.mark.parametrize(
-    "change",
-    [
-        lambda progress: progress.update(surplus=1),
-        lambda progress: progress.update(step=3),
-        lambda progress: progress["window"].update(tokens=-7),
-    ],
-)
-def test_a_progress_of_other_types_is_refused(run, refused, change):
-    change_progress(run, change)
-    says(refused(*LAST), "step-6.safetensors: damaged", "step 4 is used")
-
-
-@pytest.mark.parametrize(
-    ("part", "change", "words"),
-    [
-        ("progress", lambda progress: progress.pop("window"), "its sums"),
-        ("optimizer", put(of_one_more), "optimizer"),
-        ("optimizer", put(lambda t: t.int()), "optimizer"),
-        ("optimizer", lambda tensors, name: tensors.pop(name), "is missing"),
-        ("random", put(lambda t: t[1:]), "random"),
-        ("random", put(torch.zeros_like), "random"),
-    ],
-)
-def test_a_checkpoint_that_only_looks_whole_is_not_resumed_from(run, refused, part, change, words):
-    if part == "progress":
-        change_progress(run, change)
-    else:
-        change_part(run, part, change)
-    says(refused(*RESUME), words, "move it away, then step 4 is used")
+    says(refused(*words), "step-6", said)
 
 
 # Options and sizes ---------------------------------------------------------------------------
 
 
 def test_lengths_that_are_no_range_are_refused(run, refused):
-    for lengths in ("9:1", "x", "1:2:3", "1-4", ":4", ""):
+    for lengths in ("9:1", "x", ""):
         says(refused("eval", "--lengths", lengths), f"--lengths {lengths}", "FROM:TO", "1:400")
     says(refused("eval", "--lengths", "1:70000"), "lengths 1:70000", "at most 65536")
 
@@ -406,9 +317,6 @@ def test_a_wrong_command_line_is_explained_by_the_parser(command, line, fragment
     ("changes", "fragment"),
     [
         (["model.d_ff=1000000000000"], "model.d_ff"),
-        (["data.symbols=1000000000"], "data.symbols"),
-        (["data.train_length=[1, 1000000000]"], "data.train_length"),
-        (["train.max_steps=" + "9" * 500], "train.max_steps"),
         (
             ["data.test_length=[1, 60000]", "data.test_examples=10000"],
             "data.test_examples: 10,000 pairs of up to 60,000 symbols",
@@ -421,60 +329,31 @@ def test_sizes_that_fill_a_machine_are_refused_before_anything_is_made(refused, 
     assert not Path("runs").exists()
 
 
-@pytest.mark.parametrize(
-    "changes", [{}, {"tie_embeddings": False, "positions": "learned"}, {"share_layers": True}]
-)
-def test_the_parameters_that_are_counted_are_nearly_all(monkeypatch, changes):
-    vocabulary = Vocabulary(tuple(map(str, range(40))))
-    model = ModelConfig.model_validate(changes)
-    built = count_parameters(Transformer(model, vocabulary))
-    monkeypatch.setattr("toytrans.config.schema.MOST_PARAMETERS", built)
-    model.check_size(len(vocabulary))
-    monkeypatch.setattr("toytrans.config.schema.MOST_PARAMETERS", int(0.9 * built))
-    with pytest.raises(UserError, match="parameters"):
-        model.check_size(len(vocabulary))
-
-
 # Files without an end ------------------------------------------------------------------------
 
 
-def sparse(path: str) -> str:
-    with open(path, "wb") as file:
-        file.truncate(3 * 2**30)
-    return path
-
-
-def fifo(path: str) -> str:
-    os.mkfifo(path)
-    return path
-
-
-MADE: dict[str, Callable[[str], str]] = {
-    "device": lambda path: "/dev/zero",
-    "pipe": fifo,
-    "3 GiB": sparse,
-}
-
-
-@pytest.mark.parametrize("kind", MADE)
+@pytest.mark.parametrize("kind", ["pipe", "3 GiB"])
 def test_what_has_no_end_is_refused_unread_wherever_it_is_named(run, refused, kind):
-    words = "larger than" if kind == "3 GiB" else "a pipe or a device"
-    path = MADE[kind]("endless")
+    def make(path: str) -> None:
+        if kind == "pipe":
+            os.mkfifo(path)
+        else:
+            Path(path).touch()
+            os.truncate(path, 3 * 2**30)
+
+    words, path = "a pipe or a device" if kind == "pipe" else "larger than", "endless"
+    make(path)
     Path("files.yaml").write_text("data: {files: {train: a.tsv, valid: a.tsv}}\n")
     named = ("files.yaml", "--set", f"data.files.train={path}", "--set", "data.files.format=tsv")
     for arguments in (
         ("train", path),
         ("train", *named),
-        ("check", "--config", *named),
         ("eval", str(run), "--pairs", path, "--pairs", path),
     ):
         assert words in refused(*arguments), arguments
-    if kind != "device":
-        for name in ("config.yaml", "data.json"):
-            (run / name).rename("away")
-            MADE[kind](str(run / name))
-            assert name in refused(*LAST) or name == "config.yaml"
-            Path("away").replace(run / name)
+    (run / "data.json").unlink()
+    make(str(run / "data.json"))
+    assert "data.json" in refused(*LAST)
 
 
 LAUGHS = "a: &a [1, 2]\n" + "".join(
@@ -484,9 +363,7 @@ LAUGHS = "a: &a [1, 2]\n" + "".join(
 BOMBS = {
     LAUGHS: "aliases",
     "a: " + "[" * 10_000: "nested deeper",
-    "data: {task: copy}\nmodel: {positions: [" + "x, " * 300_000 + "x]}": "10,000",
     "".join(f"k{k}: 1\n" for k in range(90_000)): "10,000",
-    "data: {task: copy}\n? " + "a." * 450_000 + "\n: 1\n": "unknown key",
     "data: {task: copy}\nseed: " + "9" * 990_000 + "\n": "seed",
 }
 
@@ -508,20 +385,11 @@ def test_bombs_of_yaml_are_refused_in_little_memory(refused):
 # Names and escapes ---------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("name", ["..yaml", "a\x1b[31m.yaml", "a\nb.yaml", "\udcff.yaml"])
+@pytest.mark.parametrize("name", ["..yaml", "a\x1b[31m.yaml"])
 def test_a_config_that_names_no_run_asks_for_one(refused, name):
     os.rename("c.yaml", name)
     assert "is no name for a run" in refused("train", f"./{name}")
     assert os.listdir() == [name]
-
-
-@pytest.mark.parametrize("name", ["-x.yaml", ".yaml", f"{'x' * 250}.yaml", "a b.yaml"])
-def test_strange_names_of_runs_stay_below_runs(command, name):
-    os.rename("c.yaml", name)
-    answer = command("train", f"./{name}", *UNTRAINED)
-    assert answer.code == 0, answer.err
-    assert sorted(os.listdir()) == sorted([name, "runs"])
-    assert os.listdir("runs") == [Path(name).stem]
 
 
 EVIL = ["\x1b[31mred", "[bold]", "[/]", "<b>", "&amp;", "\x9b5m", "\u202eleft", "é\x07"]
@@ -550,24 +418,13 @@ def harmless(text: str) -> bool:
     "words",
     [
         "eval RUN",
-        "eval RUN RUN",
-        "eval RUN --json",
-        "translate RUN",
         "translate RUN \x1b[32munseen",
         "attention RUN SYMBOLS",
-        "attention RUN SYMBOLS --plot x.svg",
-        "inspect-masks RUN --as hf",
         "inspect-masks RUN --html",
         "inspect-masks --src SYMBOLS --tgt SYMBOLS",
-        "trace RUN",
-        "demo decoding RUN",
         "check --model \x1b[31mmine:made",
         "train \x1b[31m[red].yaml",
-        "train c.yaml --set data.symbols=\x1b[31m",
-        "train c.yaml --set \x1b[31m",
-        "eval RUN --split \x1b[31m",
         "eval RUN --\x1b[31m",
-        "\x1b[31m",
     ],
 )
 def test_escapes_and_markup_are_shown_not_obeyed(evil, command, stdin, words):
@@ -581,9 +438,6 @@ def test_escapes_and_markup_are_shown_not_obeyed(evil, command, stdin, words):
     if "--html" in words:
         assert "<b>" not in answer.out
         said = html.unescape(answer.out)
-    if Path("x.svg").exists():
-        drawn = Path("x.svg").read_text()
-        assert harmless(drawn.replace("\t", "")) and "<b>" not in drawn
     if words in ("inspect-masks --src SYMBOLS --tgt SYMBOLS", "attention RUN SYMBOLS"):
         assert "[bold]" in said and "<b>" in said and "\\x1b[31" in said
 
@@ -604,30 +458,15 @@ def test_streams_that_end_are_no_bugs_of_ours(monkeypatch):
     assert (done.returncode, done.stderr.count("\n")) == (2, 1), done.stderr
     assert "standard output: No space left" in done.stderr
     assert shell("toytrans explain faults >&- <&- 2>&-").returncode == 0
-    assert shell("toytrans explain no 2>/dev/full").returncode == 2
     with open("/dev/full", "w") as full:
         monkeypatch.setattr(sys, "stderr", full)
         assert call(*TRAIN) == 0, "a training outlives its log"
-
-
-def test_a_poor_encoding_shows_symbols_as_escapes():
-    words = ("inspect-masks", "--src", "é 1", "--tgt", "1", "--as", "hf")
-    done = Forked(COMMAND, *words, environment=os.environ | {"PYTHONIOENCODING": "ascii"}).ended()
-    assert done.code == 0 and "\\xe9" in done.out and "\\xb7" not in done.out
-
-
-def test_a_working_directory_that_is_gone_is_said_in_one_line():
-    done = shell(f"mkdir g; cd g; rmdir ../g; PYTHONPATH={ROOT} toytrans train textbook")
-    assert (done.returncode, done.stderr.count("\n")) == (2, 1), done.stderr
-    assert "the working directory is gone" in done.stderr
 
 
 @pytest.mark.parametrize(
     "values",
     [
         {"WORLD_SIZE": "1" * 20},
-        {"RANK": "2"},
-        {"MASTER_ADDR": "::1", "MASTER_PORT": "9" * 20},
         {"TORCHELASTIC_USE_AGENT_STORE": "True"},
     ],
 )
@@ -635,17 +474,6 @@ def test_an_environment_that_is_not_torchruns_is_refused(refused, monkeypatch, v
     for name, value in ({"RANK": "0", "WORLD_SIZE": "2"} | values).items():
         monkeypatch.setenv(name, value)
     assert "torchrun" in refused(*TRAIN) and not Path("runs").exists()
-
-
-def test_a_source_tree_that_is_not_installed_works(command, monkeypatch):
-    def version(name: str) -> str:
-        raise importlib.metadata.PackageNotFoundError(name)
-
-    monkeypatch.setattr(importlib.metadata, "version", version)
-    assert command("--version").out == f"toytrans {toytrans.__version__}\n"
-    assert command(*TRAIN, *UNTRAINED).code == 0
-    known = json.loads(Path("runs/c/environment.json").read_text())
-    assert known["toytrans"] == toytrans.__version__
 
 
 # A full disk ---------------------------------------------------------------------------------
@@ -689,30 +517,14 @@ def test_a_disk_that_fills_up_leaves_the_checkpoint_before_whole(command):
     assert resumed.code == 0 and "resumed at step 2" in resumed.err
 
 
-def test_a_disk_that_is_full_at_once_blocks_no_later_training(command):
-    arguments = (*TRAIN, *UNTRAINED, "--out", "new")
-    with full_disk("new", "*.draft") as met:
-        answer = command(*arguments)
-    assert len(met) == 1 and answer.code == 2
-    assert os.listdir("new") == ["metrics.jsonl"]
-    assert command(*arguments).code == 0
-
-
-@pytest.mark.parametrize(
-    ("pattern", "number"),
-    [("*.draft", 1), ("*.draft", 3), ("metrics.jsonl", 1)],
-    ids=["data.json", "config.yaml", "metrics.jsonl"],
-)
-def test_a_full_disk_leaves_every_other_file_of_a_run_whole(run, command, pattern, number):
+def test_a_full_disk_leaves_every_other_file_of_a_run_whole(run, command):
     before = {path: path.read_bytes() for path in run.rglob("*") if path.is_file()}
-    with full_disk("runs/c", pattern, number) as met:
+    with full_disk("runs/c", "*.draft", 3) as met:
         answer = command(*RESUME)
     assert len(met) == 1 and answer.code == 2
     says(answer.err.splitlines()[-1], "toytrans: runs/c", os.strerror(errno.ENOSPC))
-    written = {"environment.json", "metrics.jsonl"}
-    if pattern == "metrics.jsonl":
-        written.add("config.yaml")  # with the new limit, and whole
-    assert {path.name for path, raw in before.items() if path.read_bytes() != raw} <= written
+    changed = {path.name for path, raw in before.items() if path.read_bytes() != raw}
+    assert changed <= {"environment.json", "metrics.jsonl"}
     assert command("eval", str(run)).code == 0
 
 
@@ -730,7 +542,3 @@ def test_a_bug_of_ours_is_one_line_that_names_its_report(command, monkeypatch):
     (report,) = Path(tempfile.gettempdir()).iterdir()
     assert str(report) in answer.err
     says(report.read_text(), "Traceback", "EOFError: out of order", "test_bad_input.py")
-    monkeypatch.setattr(tempfile, "tempdir", "nowhere")
-    answer = command("explain", "copy")
-    assert (answer.code, answer.out) == (70, "")
-    says(answer.err, "Traceback", "test_bad_input.py", "toytrans: internal error", "above")

@@ -91,14 +91,6 @@ def test_the_layout_names_what_is_there():
     assert scripts == {name for name in scripts if f"`{name}`" in page}
 
 
-def test_every_dependency_says_why_it_is_there():
-    lines = (ROOT / "pyproject.toml").read_text().splitlines()
-    start, end = lines.index("dependencies = ["), lines.index("[project.scripts]")
-    named = [line for line in lines[start:end] if line.startswith('  "')]
-    assert len(named) > 30
-    assert [line for line in named if "#" not in line] == ['  "types-tqdm",']
-
-
 @pytest.mark.parametrize(
     ("page", "example"),
     [

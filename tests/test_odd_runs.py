@@ -41,54 +41,29 @@ def pages(command: Command, *runs: str) -> str:
 # Records --------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("value", ["null", "-1", "1e99", "1e999", "true", '"text"'])
+@pytest.mark.parametrize("value", ["null", "1e999", '"text"'])
 def test_odd_numbers_end_in_no_traceback(value: str, one: Path, command: Command):
-    """In all records, and after sound records."""
-    sound = records(one)
     odd = []
-    for record in sound:
+    for record in records(one):
         pairs = [f'"{key}": {value}' for key in list(record)[1:]]
         odd.append(f'{{"step": {record["step"]}, {", ".join(pairs)}}}')
-    for lines in (odd, [*map(json.dumps, sound[:-1]), odd[-1]]):
-        write_records(one, lines)
-        pages(command, "one", "one")
-        assert command("doctor", "one").code in (0, 1)
-        shutil.copy(one / "metrics.jsonl", "whole/metrics.jsonl")
-        kept = toytrans.load("whole").records
-        assert repr(kept) and kept._repr_html_() is not None
-
-
-def test_what_was_not_measured_says_so(one: Path, command: Command):
-    write_records(one, ['{"step": 1}', '{"step": 2, "loss": null, "valid_exact_match": null}'])
-    page = pages(command, "one")
-    assert page.count("not measured") >= 2 and "hold no record: " not in page
-    assert pages(command, "one", "whole").count("not measured") >= 2
+    write_records(one, odd)
+    pages(command, "one")
+    assert command("doctor", "one").code in (0, 1)
+    shutil.copy(one / "metrics.jsonl", "whole/metrics.jsonl")
+    kept = toytrans.load("whole").records
+    assert repr(kept) and kept._repr_html_() is not None
 
 
 def test_lines_that_are_no_records_are_counted(one: Path, command: Command):
-    lines = (one / "metrics.jsonl").read_text()
-    (one / "metrics.jsonl").write_text(lines[:-20])  # as a kill may leave the last one
-    assert "hold no record: " not in pages(command, "one")
-    first, *rest = lines.splitlines()
-    write_records(one, [first, "[]", '{"step": "2"}', *rest])
-    said = "one/metrics.jsonl: lines that hold no record: 2"
-    assert said in pages(command, "one") and said in pages(command, "one", "whole")
-
-
-def test_an_odd_result_of_a_sweep_ends_in_no_traceback(one: Path, command: Command):
-    assert command("eval", "whole").code == 0  # it is measured
-    assert command("sweep", "c.yaml", "--seeds", "0:0", "--set", "train.max_steps=1").code == 0
-    (of_sweep,) = Path("runs/sweeps/c").glob("*/eval.json")
-    result = json.loads(of_sweep.read_text())
-    (name,) = result["measures"]
-    for value in ("null", '"text"', "-1", "1e999", "true", "[]"):
-        for key in ("measure", "parts", "spans", "train_length"):
-            odd = result["measures"][name] | {key: "VALUE"}
-            text = json.dumps(result | {"measures": {name: odd}}).replace('"VALUE"', value)
-            Path("whole/eval.json").write_text(text)
-            for words in (("doctor", "whole"), ("eval", "whole")):
-                answer = command(*words)
-                assert answer.code in (0, 1, 2), (key, value, answer.err)
+    first, *rest = (one / "metrics.jsonl").read_text().splitlines()
+    odd = [first, "[]", '{"step": 2, "loss": null, "valid_exact_match": null}', *rest]
+    write_records(one, [*odd, rest[0][:-20]])  # as a kill may leave the last one
+    page = pages(command, "one")
+    assert "one/metrics.jsonl: lines that hold no record: 2" in page
+    write_records(one, ['{"step": 1}', '{"step": 2, "loss": null, "valid_exact_match": null}'])
+    page = pages(command, "one", "whole")
+    assert page.count("not measured") >= 2 and "hold no record: " not in page
 
 
 def test_a_page_of_several_runs_says_which_are_broken(one: Path, command: Command):
@@ -97,10 +72,8 @@ def test_a_page_of_several_runs_says_which_are_broken(one: Path, command: Comman
         shutil.copytree(one, name)
         config = Path(name, "config.yaml")
         config.write_text(config.read_text().replace("fault: null", f"fault: {fault}"))
-    page = pages(command, "one", "broken", "exercise")
-    assert page.count("broken on purpose: no_causal") == 1
-    assert page.count("a sealed exercise") == 1
-    assert "no_causal" not in pages(command, "one", "exercise")
+    page = pages(command, "broken", "exercise")
+    assert page.count("broken on purpose: no_causal") == page.count("a sealed exercise") == 1
 
 
 # Names -----------------------------------------------------------------------------------------
@@ -112,23 +85,12 @@ def test_a_name_that_is_no_utf8_is_written_as_it_is(command: Command, refused):
     os.rename("whole", NO_UTF8)
     assert command("eval", NO_UTF8, "--csv", "table.csv", "--plot", "plot.svg").code == 0
     assert os.fsencode(NO_UTF8) in Path("table.csv").read_bytes()
-    assert command("report", NO_UTF8, "one", "--out", "page.html").code == 0
     words = ("export", NO_UTF8, "--format", "safetensors")
     assert "no name that every runtime can open; name another --out" in refused(*words)
     assert command(*words, "--out", "weights").code == 0
 
 
-def test_a_sweep_in_a_folder_that_is_no_utf8_keeps_its_tables(command: Command, monkeypatch):
-    os.mkdir(NO_UTF8)
-    shutil.copy("c.yaml", NO_UTF8)
-    monkeypatch.chdir(NO_UTF8)
-    answer = command("sweep", "c.yaml", "--seeds", "0:0", "--set", "train.max_steps=1")
-    assert answer.code == 0, answer.err
-    assert command("eval", os.path.abspath("runs/sweeps/c"), "--csv", "table.csv").code == 0
-    assert os.fsencode(NO_UTF8) in Path("table.csv").read_bytes()
-
-
-@pytest.mark.parametrize("start", ["=", "+", "-", "@", "\t", "\r"])
+@pytest.mark.parametrize("start", ["=", "-", "\t"])
 def test_no_cell_is_a_formula(start: str, command: Command):
     name = f"{start}HYPERLINK(1)"
     os.rename("whole", name)

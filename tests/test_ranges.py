@@ -2,7 +2,6 @@
 
 import csv
 import json
-import re
 import shutil
 from collections.abc import Iterator
 from pathlib import Path
@@ -19,7 +18,6 @@ RANGES = {
     "in_range": range(LOW, HIGH + 1),
     "beyond": range(HIGH + 1, LONGEST + 1),
 }
-LABELS = {"below": "below", "in_range": "in range", "beyond": "beyond"}
 Pair = tuple[list[str], list[str]]
 
 
@@ -104,16 +102,9 @@ def test_eval_gives_each_range_its_share(inside, shares, right, command: Command
 
 
 def test_a_range_without_pairs_has_no_key(inside, command: Command):
-    for lengths, there in (
-        ("2:6", ["in_range"]),
-        ("1:6", ["below", "in_range"]),
-        ("9:9", ["beyond"]),
-    ):
+    for lengths, there in (("1:6", ["below", "in_range"]), ("9:9", ["beyond"])):
         found = json.loads(command("eval", "r", "--lengths", lengths, "--json").out)
         assert [part for part in RANGES if part in found] == there
-        compared = json.loads(command("eval", "r", "twin", "--lengths", lengths, "--json").out)
-        (group,) = compared["groups"]
-        assert list(group["runs"][0]["values"]) == [*there, "all"]
 
 
 @pytest.mark.parametrize("lengths", [(), ("--lengths", "1:12")])
@@ -137,16 +128,6 @@ def test_several_runs_give_each_range_its_share(
         assert {row["shortest"]: row["part"] for row in spans} == {
             str(n): part for part, each in RANGES.items() for n in each
         }
-        per_length = json.loads(command("eval", "r", *lengths, "--json").out)["by_length"]
-        for row, own in zip(spans, per_length, strict=True):
-            assert float(row["value"]) == own["exact_match"] == own["forced_exact_match"]
-            assert (float(row["low"]), float(row["high"])) == (own["low"], own["high"])
-
-
-def test_python_gives_each_range_its_share(inside, shares):
-    measured = toytrans.load("r").evaluate()
-    found = measured.to_dict()
-    assert {part: found[part]["exact_match"] for part in RANGES} == shares
 
 
 def test_loss_and_tokens_of_each_range_are_those_of_the_model(inside, command: Command):
@@ -166,13 +147,3 @@ def test_loss_and_tokens_of_each_range_are_those_of_the_model(inside, command: C
                 right.append(logits.argmax(-1) == tgt)
         assert found[part]["loss"] == pytest.approx(float(torch.cat(losses).mean()), rel=1e-4)
         assert found[part]["token_accuracy"] == float(torch.cat(right).double().mean())
-
-
-def test_a_report_shows_each_range(inside, shares, tmp_path, command: Command):
-    pytest.importorskip("matplotlib")
-    page = tmp_path / "page.html"
-    assert command("report", "r", "--out", str(page)).code == 0
-    text = re.sub(r"<[^>]+>", " ", page.read_text())
-    for part, label in LABELS.items():
-        pairs = 10 * len(RANGES[part])
-        assert re.search(rf"\b{label}\s+{pairs}\s+{shares[part]:.4f}\b", text)

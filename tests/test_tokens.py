@@ -6,14 +6,9 @@ from toytrans.errors import UnseenSymbol, UserError
 from toytrans.tokens import BOS_ID, EOS_ID, PAD_ID, Vocabulary, vocabulary_of
 
 
-def test_symbol_k_has_id_k_plus_three():
+def test_symbol_k_has_id_k_plus_three_and_decoding_stops_at_the_first_end():
     vocabulary = Vocabulary(("a", "b", "c"))
-    assert vocabulary.encode(["c", "a"]) == [5, 3]
-    assert len(vocabulary) == 6
-
-
-def test_decoding_stops_at_the_first_end_and_leaves_specials_out():
-    vocabulary = Vocabulary(("a", "b"))
+    assert vocabulary.encode(["c", "a"]) == [5, 3] and len(vocabulary) == 6
     assert vocabulary.decode([BOS_ID, 4, PAD_ID, 3, EOS_ID, 3]) == ["b", "a"]
 
 

@@ -14,7 +14,6 @@ from toytrans.config.explain import explain_key, keys
 from toytrans.config.load import load_config
 from toytrans.config.names import FaultName, TaskName
 from toytrans.config.new import new_config
-from toytrans.config.yaml import read_yaml
 
 pytestmark = pytest.mark.usefixtures("here")
 NAMED = {"tasks": get_args(TaskName), "faults": get_args(FaultName)}
@@ -30,16 +29,6 @@ def test_a_new_config_is_that_of_its_task_alone(here: Path, task: str):
     )
     assert load_config(here / "new.yaml") == load_config(here / "bare.yaml")
     assert all(len(line) <= 100 for line in new_config(task).splitlines())
-
-
-def test_every_line_of_a_new_config_can_be_set(here: Path):
-    """Without the # before the keys that follow from others, it is the same config."""
-    text = new_config("sort").replace("# test_length", "test_length")
-    (here / "all.yaml").write_text(text.replace("# warmup_steps", "warmup_steps"))
-    values = read_yaml(here / "all.yaml").values
-    assert values["data"]["test_length"] == [1, 25] and values["train"]["warmup_steps"] == 100
-    (here / "new.yaml").write_text(new_config("sort"))
-    assert load_config(here / "all.yaml") == load_config(here / "new.yaml")
 
 
 def test_a_new_config_trains_as_it_is(command: Command, refused):
@@ -84,8 +73,7 @@ def test_every_key_task_fault_and_check_is_explained(name: str):
 
 
 def test_the_card_of_a_config_is_that_of_its_task(command: Command):
-    shown = command("explain", "c.yaml").out
-    assert "The target is the source." in shown and "train 1 to 4" in shown
+    assert "The target is the source." in command("explain", "c.yaml").out
     schema = json.loads(command("explain", "schema").out)
     assert schema["properties"].keys() >= {"seed", "data", "model", "train"}
 
@@ -95,9 +83,6 @@ def test_the_card_of_a_config_is_that_of_its_task(command: Command):
     [
         ("lr", "did you mean train.lr?"),
         ("revrese", "did you mean reverse?"),
-        ("no_scal", "did you mean no_scale?"),
-        ("pad", "did you mean pads?"),
-        ("max_steps", "did you mean train.max_steps?"),
         ("zzz", "`toytrans explain` lists all keys"),
         ("two\nlines", "two\\nlines"),
         ("none.py:f", "none.py: no such file"),

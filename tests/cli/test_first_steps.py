@@ -2,49 +2,28 @@
 
 import json
 import os
-import re
 import subprocess
 import sys
 from pathlib import Path
 from typing import get_args
 
 import pytest
-import typer
 from conftest import Command, tiny_yaml
 
-from toytrans.cli.app import app
-from toytrans.config.names import FaultName, Metric
+from toytrans.config.names import FaultName
 from toytrans.config.sealed import seal
 
 pytestmark = pytest.mark.usefixtures("here")
-COMMANDS = typer.main.get_command(app).commands
 SEALED = seal("no_causal", b"12345678")
 
 
-@pytest.mark.parametrize(
-    ("typed", "expected"), [("toytrans tra", ["train", "trace", "translate"]), ("toytrans x", [])]
-)
-def test_a_shell_completes_commands(typed: str, expected: list[str]):
-    environment = {"_TOYTRANS_COMPLETE": "complete_bash", "COMP_WORDS": typed, "COMP_CWORD": "1"}
+def test_a_shell_completes_commands():
+    typed = {"_TOYTRANS_COMPLETE": "complete_bash", "COMP_WORDS": "toytrans tra", "COMP_CWORD": "1"}
     code = "import sys; sys.argv[0] = 'toytrans'; from toytrans.cli import main; main()"
     done = subprocess.run(
-        [sys.executable, "-c", code], capture_output=True, text=True, env=os.environ | environment
+        [sys.executable, "-c", code], capture_output=True, text=True, env=os.environ | typed
     )
-    assert sorted(done.stdout.split()) == sorted(expected), done.stderr
-
-
-@pytest.mark.parametrize("name", COMMANDS)
-def test_help_fits_eighty_columns_as_it_is_written(name: str, command: Command, monkeypatch):
-    monkeypatch.setenv("COLUMNS", "80")
-    shown = {line.strip() for line in command(name, "--help").out.splitlines()}
-    _, *more = (COMMANDS[name].help or "").split("\n\n")
-    assert shown.issuperset(line for text in more for line in text.splitlines())
-
-
-def test_help_names_each_metric_whole(command: Command, monkeypatch):
-    monkeypatch.setenv("COLUMNS", "80")
-    for name in ("eval", "sweep"):
-        assert set(get_args(Metric)) <= set(re.findall(r"\w+", command(name, "--help").out))
+    assert sorted(done.stdout.split()) == ["trace", "train", "translate"], done.stderr
 
 
 # Sequences -----------------------------------------------------------------------------------
@@ -74,13 +53,7 @@ def test_a_symbol_with_a_slash_can_be_translated(command: Command):
 # Runs and configs ----------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
-    "line",
-    [
-        *("attention 1", "translate 1", "eval", "check --only pads"),
-        *("inspect-masks", "trace", "demo decoding", "report"),
-    ],
-)
+@pytest.mark.parametrize("line", ["translate 1", "check --only pads", "trace"])
 def test_the_newest_run_is_taken_by_name_and_is_no_sealed_exercise(
     run: Path, command: Command, line: str
 ):
@@ -113,17 +86,8 @@ def test_what_a_missing_library_asks_for_is_on_an_index(monkeypatch, refused, ru
 # Faults --------------------------------------------------------------------------------------
 
 
-def test_the_doctor_diagnoses_a_planted_fault_before_it_reads_the_config(command: Command):
-    broken = ("--break", "labels_not_shifted", "--set", "train.max_steps=120")
-    assert command("train", "c.yaml", *broken, "--set", "train.lr=0.01").code == 0
-    found = json.loads(command("doctor", "runs/c", "--json").out)["symptoms"]
-    names = [symptom["name"] for symptom in found]
-    assert len(names) > 1 and names[-1] == "fault"
-    assert "; yet" not in command("doctor", "runs/c").out
-
-
-@pytest.mark.parametrize("fault", ["no_causal", "triangle_off_by_one"])
-def test_the_card_of_a_leak_names_every_check_that_fails(command: Command, fault: str):
+def test_the_card_of_a_leak_names_every_check_that_fails(command: Command):
+    fault = "no_causal"
     failing = command("check", "--config", "c.yaml", "--break", fault, "--json")
     checks = json.loads(failing.out)["checks"]
     failed = [each["check"] for each in checks if each["verdict"] == "FAIL"]

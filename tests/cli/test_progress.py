@@ -15,7 +15,6 @@ from toytrans.cli import terminal
         ("eval runs/c", "now: runs/c, 100%"),
         ("demo gradients", "now: seed 2 of 3"),
         ("trace runs/c", "now: the model"),
-        ("inspect-masks --config c.yaml", "now: the model"),
         ("check runs/c --only pads", "now: pads"),
         ("runs .", "now: ./runs/c"),
     ],
@@ -23,7 +22,6 @@ from toytrans.cli import terminal
 def test_progress_comes_once_a_command_takes_long(
     run: Path, command: Command, monkeypatch, arguments, line
 ):
-    """That of `check --resume` is proved in tests/training/test_crashes.py."""
     monkeypatch.setattr(terminal, "PROGRESS_AFTER", 1e9)
     assert "now: " not in command(*arguments.split()).err
     monkeypatch.setattr(terminal, "PROGRESS_AFTER", 0.0)

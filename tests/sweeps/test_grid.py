@@ -46,7 +46,6 @@ SETS = ["--set", "model.n_heads=2,3,5", "--set", "model.d_ff=8,16"]
         (["--set", "device=cuda:7,cpu"], ["1 of 2 combinations", "device cuda:7 is not on"]),
         (["--set", "fault=wrong_scale,no_causal", "--set", "model.n_heads=1"], ["wrong_scale"]),
         (["--lengths", "1:70000"], ["lengths 1:70000: a length is at most 65536"]),
-        (["--gpu-share", "0.5"], ["add --on ray"]),
     ],
 )
 def test_a_sweep_that_cannot_run_is_refused_as_a_whole(words, fragments, here: Path, refused):

@@ -90,10 +90,8 @@ def at_once(command: Command, monkeypatch: pytest.MonkeyPatch, *words: str) -> t
 
 def test_no_more_runs_at_once_than_cores(here: Path, command: Command, monkeypatch):
     cores = len(os.sched_getaffinity(0))
-    number, said = at_once(command, monkeypatch, "--jobs", "10000")
-    assert number == cores and f"--jobs 10000: {cores} at once, one a core\n" in said
-    number, said = at_once(command, monkeypatch, "--jobs", "1")
-    assert number == 1 and "--jobs" not in said
+    assert at_once(command, monkeypatch, "--jobs", "10000")[0] == cores
+    assert at_once(command, monkeypatch, "--jobs", "1")[0] == 1
 
 
 @pytest.mark.parametrize("grid", ["device=cpu,cuda", "device=cuda,cpu", "device=cuda"])

@@ -1,11 +1,9 @@
 """The Typer application, and how errors become exit codes."""
 
 import atexit
-import codecs
 import contextlib
 import errno
 import os
-import re
 import sys
 import tempfile
 import traceback
@@ -30,8 +28,7 @@ from toytrans.cli import (
     train,
     translate,
 )
-from toytrans.cli.reporter import reporter
-from toytrans.cli.terminal import note, silence
+from toytrans.cli.terminal import note, reporter, silence
 from toytrans.errors import UserError, ran_out_of_memory, shortened
 from toytrans.training import signals
 from toytrans.user_code import fault_in_user_code
@@ -87,17 +84,6 @@ DISK = (errno.ENOSPC, errno.EDQUOT, errno.EACCES, errno.EPERM, errno.EROFS, errn
 """Errors of a full, forbidden or broken disk that name no file: those of standard output."""
 
 
-ASCII = str.maketrans("·░▒▓█▁▂▃▄▅▆▇", ".-+*#_..--==")
-"""What stands for the marks of masks, maps and curves where there is no Unicode."""
-
-
-def _in_ascii(error: UnicodeError) -> tuple[str, int]:
-    """What an encoding lacks: marks in ASCII, other characters escaped."""
-    assert isinstance(error, UnicodeEncodeError)
-    text = error.object[error.start : error.end].translate(ASCII)
-    return text.encode("ascii", "backslashreplace").decode(), error.end
-
-
 def main() -> NoReturn:
     """Run a command. Exit codes: 0 success, 1 a check failed, 2 user error, 70 internal error,
     128 + n signal n."""
@@ -109,10 +95,9 @@ def main() -> NoReturn:
     for name in ("stdin", "stdout", "stderr"):
         if getattr(sys, name) is None:  # the shell has closed it: >&-
             setattr(sys, name, open(os.devnull, "r+"))  # noqa: SIM115  # for the process's life
-    codecs.register_error("toytrans", _in_ascii)
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, TextIOWrapper):
-            stream.reconfigure(errors="toytrans")
+            stream.reconfigure(errors="backslashreplace")
     reporter.start()
     try:
         code = _run()
@@ -145,11 +130,9 @@ def _run() -> int:
         return 2
     except Exception as error:
         if ran_out_of_memory(error):
-            amount = re.search(r"allocate (\d[\d.]* ?\w+)", str(error))
-            asked = f" ({amount[1]} more were asked for)" if amount else ""
             return _refuse(
-                f"out of memory{asked}; lower data.batch_tokens, the lengths of the sequences or "
-                "the sizes of the model"
+                "out of memory; lower data.batch_tokens, the lengths of the sequences or the sizes "
+                "of the model"
             )
         if fault := fault_in_user_code(error):
             return _refuse(f"your code: {fault}")
@@ -163,12 +146,6 @@ def _run() -> int:
 
 def _app() -> int:
     """Run Typer, which exits, and return its exit code."""
-    try:
-        os.getcwd()
-    except OSError as error:
-        raise UserError(
-            f"the working directory is gone ({error.strerror}); change to another"
-        ) from None
     try:
         app()
     except SystemExit as stop:

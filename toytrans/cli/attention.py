@@ -12,8 +12,15 @@ from rich.cells import cell_len
 from rich.console import Console
 from rich.text import Text
 
-from toytrans.cli.common import check_plot, open_run, write_new
-from toytrans.cli.options import AsJson, Checkpoint, TrustCode, run_and_sequences
+from toytrans.cli.common import (
+    AsJson,
+    Checkpoint,
+    TrustCode,
+    check_plot,
+    open_run,
+    run_and_sequences,
+    write_new,
+)
 from toytrans.cli.tables import LONGEST, MARKS, axis_names, map_of, paged, print_beside
 from toytrans.cli.terminal import note, output, plain, print_table, printable
 from toytrans.errors import UserError
@@ -88,7 +95,7 @@ def attention(
         choice, most = Choice("cross", run.config.model.n_decoder_layers), 1
     maps = maps_of(run, sequences, choice=choice, most=most)
     if plot is not None:
-        write_new("--plot", plot, _drawn(plot, maps))
+        write_new(plot, _drawn(plot, maps))
         note(f"wrote {plot}")
     if as_json:
         print(json_text(maps.to_dict()))
@@ -234,10 +241,7 @@ def _drawn(path: Path, maps: "AttentionMaps") -> bytes:
                 axes.set_title(title, fontsize=6)
             part.colorbar(image, ax=grid, fraction=0.02, label="weight; grey: masked")
 
-    with warnings.catch_warnings(record=True) as caught:
-        warnings.simplefilter("always")
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", "Glyph .* missing from")  # an .svg shows them
         inches = heads * (side + 0.5) + 1.2, height + 0.4
-        picture = drawn(inches, draw, path.suffix[1:].lower())
-    if any("missing from" in str(warning.message) for warning in caught):
-        note("the font lacks some symbols; a .svg shows them where the viewer has a font for them")
-    return picture
+        return drawn(inches, draw, path.suffix[1:].lower())

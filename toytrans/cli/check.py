@@ -8,19 +8,16 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from toytrans.cli.common import newest, warn_of_fault
+from toytrans.cli.common import AsJson, Break, Overrides, TrustCode, newest, warn_of_fault
 from toytrans.cli.explain import print_card
-from toytrans.cli.options import AsJson, Break, Overrides, TrustCode, check_forms
-from toytrans.cli.terminal import Progress, output, plain_lines, print_page
+from toytrans.cli.terminal import Progress, output, plain_lines
 from toytrans.config.sealed import fault_remark, is_sealed, opened
-from toytrans.errors import UserError, did_you_mean
+from toytrans.errors import UserError
 from toytrans.files import json_text
 from toytrans.user_code import RAISED, absolute, failure, load, trust
 
 if TYPE_CHECKING:
     from toytrans.checks.result import Report
-
-FORMS = ("github", "html")
 
 STYLES = {
     "title": "bold",
@@ -56,14 +53,6 @@ def check(
     everything: Annotated[
         bool, typer.Option("--all", help="Show every check with its evidence.")
     ] = False,
-    form: Annotated[
-        str | None,
-        typer.Option(
-            "--format",
-            metavar="|".join(FORMS),
-            help="Another form; github: annotations of a workflow.",
-        ),
-    ] = None,
     as_json: AsJson = False,
 ) -> None:
     """Check that masks, loss and layers do what they should.
@@ -75,9 +64,6 @@ def check(
     Exit codes: 0 all checks pass, 1 one fails, 2 pads, the future or a given
     loss cannot be judged. One line then says what to give.
     """
-    if form not in (None, *FORMS):
-        raise UserError(f"--format {form}: no such form; {did_you_mean(form, (*FORMS, '--json'))}")
-    check_forms({"--json": as_json, f"--format {form}": form is not None})
     if sum(given is not None for given in (run, config, model)) > 1:
         raise UserError("a RUN, --config and --model exclude each other; give one")
     if overrides and config is None:
@@ -92,21 +78,15 @@ def check(
         else:
             given, planted = _ours(run, config, overrides or [], fault)
         asked = {name: value for name, value in (("length", length), ("only", only)) if value}
-        report = _checked(given | asked, model)
+        report = _checked(given | asked)
     report = replace(report, subject=model or report.subject)
     if as_json:
         print(json_text(report.to_dict() | {"fault": planted}))
-    elif form == "html":
-        from toytrans.report import sections
-
-        print_page(f"check {report.subject}", [sections.checks(report)])
-    elif form == "github":
-        print("\n".join(_annotations(report)))
     else:
         _print(report, planted, everything)
     if report.verdict == "cannot judge":
         name, why = report.decisive
-        raise UserError(_of_maker(f"cannot judge {report.subject}: {name}: {why}", model))
+        raise UserError(f"cannot judge {report.subject}: {name}: {why}")
     if not report.passed:
         raise typer.Exit(1)
 
@@ -173,27 +153,15 @@ def _made_by(name: str) -> dict[str, Any]:
     return given
 
 
-def _checked(given: dict[str, Any], model: str | None) -> Any:
-    """The report of `check`; what it asks for is a matter of the function of --model."""
+def _checked(arguments: dict[str, Any]) -> "Report":
     from toytrans import check
     from toytrans.checks.adapters.wrapper import MoreThanIds
 
     try:
-        return check(**({"progress": Progress()} | given))
+        return check(**({"progress": Progress()} | arguments))
     except MoreThanIds as error:
         typer.echo(error.wrapper, err=True)
         raise UserError(f"{error.message}. It is printed above") from None
-    except UserError as error:
-        raise UserError(_of_maker(str(error), model)) from None
-
-
-def _of_maker(message: str, model: str | None) -> str:
-    """A message that asks for arguments of `check`, with where the command takes them."""
-    is_asked = "=..." in message or ("give " in message and "=" in message)
-    if model is None or not is_asked:
-        return message
-    function = model.rpartition(":")[2]
-    return f"{message}; {function}() returns it in its dict, beside 'model'"
 
 
 def _print(report: "Report", fault: str | None, everything: bool) -> None:
@@ -207,22 +175,3 @@ def _print(report: "Report", fault: str | None, everything: bool) -> None:
         console.print(plain_lines(text), style=STYLES.get(line.style, ""))
     if not is_sealed(fault) and (name := opened(fault)):
         print_card(name)
-
-
-def _annotations(report: "Report") -> list[str]:
-    """Commands of a GitHub workflow: an error for each failure, a warning where nothing could be
-    judged."""
-    found = [("error", r, "\n".join(report.cause_of(r))) for r in report.failures]
-    found += [("warning", r, r.message) for r in report.of("cannot judge")]
-    lines = [
-        f"::{kind} title={_escaped(f'toytrans check {r.name}: {r.title}', ':,')}::{_escaped(text)}"
-        for kind, r, text in found
-    ]
-    return lines or [f"::notice title=toytrans check::{report.verdict}"]
-
-
-def _escaped(text: str, more: str = "") -> str:
-    """Text as a workflow command takes it. more: characters that are escaped too."""
-    for character in f"%\r\n{more}":
-        text = text.replace(character, f"%{ord(character):02X}")
-    return text

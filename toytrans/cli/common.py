@@ -1,19 +1,107 @@
-"""Which run a command reads, and which file it writes."""
+"""What several commands share: parameters, the run that they read, the file that they write."""
 
-import contextlib
 import os
-import shlex
-from collections.abc import Iterator, Sequence
+import re
+from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Annotated, Any, get_args
+
+import typer
 
 from toytrans.cli.terminal import note
+from toytrans.config.names import FaultName, Metric
 from toytrans.config.sealed import fault_remark, is_sealed
 from toytrans.errors import UserError
-from toytrans.files import check_free, write_file
+from toytrans.files import check_free, disk_errors, write_file
+from toytrans.user_code import trusting
 
 if TYPE_CHECKING:
     from toytrans.training.run import Run
+
+# Parameters -----------------------------------------------------------------------------------
+
+
+def rare(*names: str, **more: Any) -> Any:
+    """An option in the last group of the help of a command."""
+    return typer.Option(*names, rich_help_panel="Rarely used", **more)
+
+
+AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON document.")]
+Checkpoint = Annotated[str, rare(help="Which checkpoint: best | last | STEP.")]
+Overrides = Annotated[
+    list[str] | None,
+    typer.Option("--set", metavar="KEY=VALUE", help="Change a config key, say train.lr=1e-3."),
+]
+Lengths = Annotated[
+    str | None, typer.Option(metavar="FROM:TO", help="Lengths to measure, say 1:400.")
+]
+MetricOption = Annotated[
+    Metric,
+    typer.Option(metavar="METRIC", help=f"What is compared: {', '.join(get_args(Metric))}."),
+]
+Break = Annotated[
+    str | None,
+    typer.Option(
+        "--break",
+        metavar="FAULT",
+        autocompletion=lambda: get_args(FaultName),
+        help="Make a mistake on purpose; `toytrans explain faults` lists them.",
+    ),
+]
+RunArgument = Annotated[
+    Path | None, typer.Argument(metavar="RUN", help="A run directory.", show_default=False)
+]
+OfConfig = Annotated[
+    Path | None,
+    typer.Option(metavar="CONFIG", help="Take the training pairs and fresh weights of a config."),
+]
+TrustCode = Annotated[
+    bool,
+    rare(
+        "--trust-code",
+        callback=lambda context, wanted: context.with_resource(trusting(wanted)),
+        help="Run the code that a run names: its task, say.",
+    ),
+]
+"""Of a command that reads a run. It acts while the command runs; the parameter is not used."""
+
+
+def run_and_sequences(arguments: list[str] | None) -> tuple[Path | None, list[str]]:
+    """The run, which may be the first argument, and the sequences.
+
+    The first argument is a run if it is a directory with a config.yaml, or written as a path, with
+    a slash and no space.
+    """
+    sequences = arguments or []
+    first = sequences[0] if sequences else ""
+    is_path = os.path.basename(first) != first and not re.search(r"\s", first)
+    if is_path or os.path.isfile(os.path.join(first or os.devnull, "config.yaml")):
+        return Path(first), sequences[1:]
+    return None, sequences
+
+
+def check_forms(forms: dict[str, bool]) -> None:
+    """Raise UserError if several forms of output are asked for. forms: by option."""
+    chosen = [name for name, wanted in forms.items() if wanted]
+    if len(chosen) > 1:
+        raise UserError(f"{' and '.join(chosen)} are different forms of output; give one of them")
+
+
+def span_of(option: str, text: str | None, example: str) -> tuple[int, int] | None:
+    """The ends of FROM:TO, which one number stands for too; None where it is not given.
+
+    example: of a right one, for the UserError of another.
+    """
+    if text is None:
+        return None
+    match = re.fullmatch(r"(\d{1,10})(?::(\d{1,10}))?", text)
+    low, high = (int(match[1]), int(match[2] or match[1])) if match else (1, 0)
+    if low > high or high >= 2**31:
+        raise UserError(f"{option} {text}: write them as FROM:TO, say {example}, or as one number")
+    return low, high
+
+
+# Runs and files ---------------------------------------------------------------------------------
 
 
 def open_run(path: Path | None, checkpoint: str = "best", device: str = "cpu") -> "Run":
@@ -44,46 +132,29 @@ def warn_of_fault(fault: str | None) -> None:
         note(fault_remark(fault) + more)
 
 
-def argument(path: Path) -> str:
-    """A path as a shell and a command take it; one that begins with a dash is no option."""
-    text = str(path)
-    return shlex.quote(f"./{text}" if text.startswith("-") else text)
-
-
-def check_new(option: str, path: Path, endings: Sequence[str] = ()) -> None:
-    """Raise UserError if what an option names cannot be written, before anything is computed.
+def check_new(path: Path, endings: Sequence[str] = ()) -> None:
+    """Raise UserError if a new file cannot be written, before anything is computed.
 
     endings: of the name, one of which it needs.
     """
     if endings and path.suffix.lower() not in endings:
-        raise UserError(f"{option} {path}: end the name with {' or '.join(endings)}")
-    with _written_for(option, path):
+        raise UserError(f"{path}: end the name with {' or '.join(endings)}")
+    with disk_errors(path, "the file"):
         check_free(path, replace=False)
     if not os.path.isdir(path.parent):
-        raise UserError(f"{option} {path}: there is no folder {path.parent}; make it first")
+        raise UserError(f"{path}: there is no folder {path.parent}; make it first")
 
 
 def check_plot(path: Path, endings: Sequence[str] = (".png", ".svg")) -> None:
     """Raise UserError if nothing can be drawn into the file that --plot names."""
     from toytrans.figures import check_matplotlib
 
-    check_new("--plot", path, endings)
+    check_new(path, endings)
     if path.suffix.lower() != ".html":
         check_matplotlib()
 
 
-def write_new(option: str, path: Path, raw: bytes, *, replace: bool = False) -> None:
+def write_new(path: Path, raw: bytes, *, replace: bool = False) -> None:
     """Write the file that an option names. Raises UserError. replace: as in `write_file`."""
-    with _written_for(option, path):
+    with disk_errors(path, "the file"):
         write_file(path, raw, replace=replace)
-
-
-@contextlib.contextmanager
-def _written_for(option: str, path: Path) -> Iterator[None]:
-    """Name the option in errors."""
-    try:
-        yield
-    except UserError as error:
-        raise UserError(f"{option} {error}") from None
-    except OSError as error:
-        raise UserError(f"{option} {path}: cannot be written ({error.strerror})") from None

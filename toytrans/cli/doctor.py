@@ -1,12 +1,12 @@
 """`toytrans doctor`: what looks wrong in a run, or on this machine."""
 
+import shlex
 from typing import Any
 
 import typer
 from rich.text import Text
 
-from toytrans.cli.common import argument
-from toytrans.cli.options import AsJson, RunArgument, TrustCode
+from toytrans.cli.common import AsJson, RunArgument, TrustCode
 from toytrans.cli.terminal import output, plain, print_pairs
 from toytrans.files import json_text
 
@@ -53,7 +53,7 @@ def doctor(run: RunArgument = None, trust_code: TrustCode = False, as_json: AsJs
             lines = [symptom.evidence, f"remedy: {symptom.remedy}"]
             if symptom.checks:
                 only = ",".join(symptom.checks)
-                lines.append(f"look: toytrans check {argument(run)} --only {only}")
+                lines.append(f"look: toytrans check {shlex.quote(str(run))} --only {only}")
             if cards := symptom.cards:
                 lines.append(f"looks like {', '.join(cards)}: toytrans explain {cards[0]}")
             findings.append((symptom.severity, symptom.what, lines))

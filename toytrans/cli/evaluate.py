@@ -1,23 +1,34 @@
 """`toytrans eval`."""
 
-import contextlib
 import os
-from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
-from toytrans.cli.common import check_new, check_plot, newest, open_run, write_new
-from toytrans.cli.options import AsJson, Checkpoint, Lengths, MetricOption, TrustCode, rare, span_of
+from toytrans.cli.common import (
+    AsJson,
+    Checkpoint,
+    Lengths,
+    MetricOption,
+    TrustCode,
+    check_new,
+    check_plot,
+    newest,
+    open_run,
+    rare,
+    span_of,
+    write_new,
+)
 from toytrans.cli.results import print_comparison, print_scores
-from toytrans.cli.terminal import Progress, note, progress_bar
+from toytrans.cli.terminal import Bar, note
 from toytrans.config.sealed import fault_remark
 from toytrans.errors import UserError
 from toytrans.files import csv_text, json_text, to_bytes
 
 if TYPE_CHECKING:
     from toytrans.evaluation import Scores
+    from toytrans.sweeps.comparison import Comparison
 
 
 def evaluate(
@@ -74,75 +85,69 @@ def evaluate(
     if pairs and len(pairs) > 2:
         raise UserError(f"{len(pairs)} times --pairs: give a file of pairs, or sources and targets")
     if csv is not None:
-        check_new("--csv", csv)
+        check_new(csv)
     if plot is not None:
         check_plot(plot)
-
     from toytrans.sweeps.comparison import Comparison, compare
     from toytrans.sweeps.groups import Member, group
     from toytrans.sweeps.measure import Eval, Measure, eval_of, of_lengths, result_of
-    from toytrans.sweeps.picture import draw
     from toytrans.training.run import RunFolder, is_run
 
-    scores: dict[Path, Scores] = {}
+    wanted = of_lengths(span, examples).model_copy(update={"decode": decode, "side": length_of})
     files = (pairs[0], pairs[1]) if pairs and len(pairs) == 2 else pairs[0] if pairs else None
+    scores: dict[Path, Scores] = {}
 
     def take(path: Path, wanted: Measure) -> Eval:
         run = open_run(path, checkpoint, device)
-        with _followed(path) as follow:
-            selection = wanted.selection()
-            found = run.measure(files or split, selection, wanted.decode, beam, follow)
-        scores[path] = found
-        return eval_of(run, test=result_of(found, wanted))
+        with Bar(delay=2) as bar:
+            scores[path] = run.measure(
+                files or split,
+                wanted.selection(),
+                wanted.decode,
+                beam,
+                lambda count, total: bar.show(bar.done + count / total, str(path)),
+            )
+        return eval_of(run, test=result_of(scores[path], wanted))
 
     named = list({os.path.abspath(path): path for path in paths or [newest()]}.values())
-    run = named[0] if len(named) == 1 and is_run(named[0]) else None
-    wanted = of_lengths(span, examples).model_copy(update={"decode": decode, "side": length_of})
-    search = "greedy search" if beam == 1 else f"beam {beam}"
-    if run is not None:
-        member = Member(run, RunFolder.open(run).config, take(run, wanted))
+    if len(named) == 1 and is_run(named[0]):
+        member = Member(named[0], RunFolder.open(named[0]).config, take(named[0], wanted))
         compared = Comparison(wanted, metric, "", group([member]))
-    else:
-        about = f"{search}, " * (beam > 1) + f"checkpoint {checkpoint}, " * (checkpoint != "best")
-        about += f"{'given' if files else split} pairs"
-        usual = about == "test pairs"  # those that a sweep measures
-        asked = None if usual and wanted == Measure(decode=None) else wanted
-        about = "" if usual else about
-        compared = compare(named, metric, asked, about=about, take=take, kept=usual)
+        _write(compared, csv, plot)
+        _print_run(scores[named[0]], beam, as_json)
+        return
+    about = f"beam {beam}, " * (beam > 1) + f"checkpoint {checkpoint}, " * (checkpoint != "best")
+    about += f"{'given' if files else split} pairs"
+    usual = about == "test pairs"  # those that a sweep measures
+    asked = None if usual and wanted == Measure(decode=None) else wanted
+    compared = compare(named, metric, asked, about="" if usual else about, take=take, kept=usual)
     lost = all(member.problem for member in compared.members)
     if lost and len(reasons := set(compared.problems.values())) == 1:
         raise UserError(reasons.pop())
-    if csv is not None:
-        write_new("--csv", csv, to_bytes(csv_text(compared.table())))
-        note(f"wrote {csv}")
-    if plot is not None:
-        write_new("--plot", plot, draw(compared, "", plot.suffix[1:].lower()))
-        note(f"wrote {plot}")
+    _write(compared, csv, plot)
     if as_json:
-        print(json_text(scores[run].to_dict() if run else compared.to_dict()))
-    elif run:
-        of = scores[run].about
-        title = f"{of['run']}, step {of['checkpoint']}, {search}"
-        print_scores("; ".join(filter(None, (title, fault_remark(of["fault"])))), scores[run])
+        print(json_text(compared.to_dict()))
     else:
         print_comparison(compared)
     if lost:
         raise typer.Exit(1)
 
 
-@contextlib.contextmanager
-def _followed(run: Path) -> Iterator[Callable[[int, int], None]]:
-    """A progress bar on a terminal and lines elsewhere, after two seconds."""
-    progress, so_far = Progress(), 0
-    shape = "{desc} {bar} {percentage:3.0f}% {remaining} left"
-    with progress_bar(shape, desc=str(run), delay=2) as bar:
+def _write(compared: "Comparison", csv: Path | None, plot: Path | None) -> None:
+    from toytrans.sweeps.picture import draw
 
-        def follow(done: int, total: int) -> None:
-            nonlocal so_far
-            so_far += done
-            bar.total = total
-            bar.update(done)
-            if bar.disable:
-                progress(f"{run}, {so_far / total:.0%}")
+    if csv is not None:
+        write_new(csv, to_bytes(csv_text(compared.table())))
+        note(f"wrote {csv}")
+    if plot is not None:
+        write_new(plot, draw(compared, "", plot.suffix[1:].lower()))
+        note(f"wrote {plot}")
 
-        yield follow
+
+def _print_run(scores: "Scores", beam: int, as_json: bool) -> None:
+    if as_json:
+        print(json_text(scores.to_dict()))
+        return
+    of, search = scores.about, "greedy search" if beam == 1 else f"beam {beam}"
+    title = f"{of['run']}, step {of['checkpoint']}, {search}"
+    print_scores("; ".join(filter(None, (title, fault_remark(of["fault"])))), scores)

@@ -151,7 +151,7 @@ def grade(
     ]
     total = exercises.summary(marks)
     if csv is not None:
-        _write_grades("--csv", csv, to_bytes(csv_text([exercises.Mark._fields, *marks])))
+        _write_grades(csv, to_bytes(csv_text([exercises.Mark._fields, *marks])))
     if page is not None:
         from toytrans.report.page import page as page_of
         from toytrans.report.page import section
@@ -159,7 +159,7 @@ def grade(
         table = (sum(HEADINGS, ()), rows, "data sortable lines")
         grades = section("grades", "Grades", text=total, table=table)
         text = page_of(folder.resolve().name, [grades])
-        _write_grades("--page", page, text.encode(errors="replace"))
+        _write_grades(page, text.encode(errors="replace"))
     print_table(*HEADINGS[:2], [row[:6] for row in rows])
     for mark in marks:
         if mark.note:
@@ -171,8 +171,8 @@ def grade(
         note(f"not graded, no exercise found in them: {listed(names)}")
 
 
-def _write_grades(option: str, path: Path, raw: bytes) -> None:
+def _write_grades(path: Path, raw: bytes) -> None:
     """Write a file of grades, which replaces one that begins alike. Raises UserError."""
     begins = raw[: raw.index(b"\n") + 1]
     is_ours = path.is_file() and read_whole(path, MOST_BYTES).startswith(begins)
-    write_new(option, path, raw, replace=is_ours)
+    write_new(path, raw, replace=is_ours)

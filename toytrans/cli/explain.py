@@ -1,5 +1,6 @@
 """`toytrans explain` and `toytrans new`: what the names of a config mean, and a new config."""
 
+import shlex
 from pathlib import Path
 from typing import Annotated, get_args
 
@@ -7,7 +8,7 @@ import typer
 from rich.text import Text
 
 from toytrans.checks.result import CHECKS
-from toytrans.cli.common import argument, write_new
+from toytrans.cli.common import write_new
 from toytrans.cli.terminal import note, output, plain, plain_lines, print_pairs, print_table
 from toytrans.config.names import FaultName, TaskName
 
@@ -79,5 +80,5 @@ def new(
     if out is None:
         print(text, end="")
     else:
-        write_new("--out", out, text.encode())
-        note(f"wrote {out}; train with: toytrans train {argument(out)}")
+        write_new(out, text.encode())
+        note(f"wrote {out}; train with: toytrans train {shlex.quote(str(out))}")

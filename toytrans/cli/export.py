@@ -5,8 +5,7 @@ from typing import Annotated
 
 import typer
 
-from toytrans.cli.common import check_new, open_run
-from toytrans.cli.options import Checkpoint, RunArgument, TrustCode
+from toytrans.cli.common import Checkpoint, RunArgument, TrustCode, check_new, open_run
 from toytrans.cli.terminal import printable
 from toytrans.config.names import ExportFormat
 
@@ -34,13 +33,13 @@ def export(
     onnx: a folder for ONNX runtimes.
     """
     if out is not None:
-        check_new("--out", out)
+        check_new(out)
     from toytrans import export as exports
 
     exports.check_installed(format)
     loaded = open_run(run, checkpoint)
     path = out or exports.default_path(loaded, format)
-    check_new("--out", path)
+    check_new(path)
     exports.export(loaded, format, path)
     rest = loaded.folder.unfinished
     training = f"; training is unfinished: {rest}" if rest else ""

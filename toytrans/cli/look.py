@@ -1,7 +1,7 @@
 """`toytrans inspect-masks`, `trace` and `demo`: what a model computes, number by number."""
 
 import contextlib
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
 
@@ -9,17 +9,15 @@ import typer
 from rich.console import Console
 from rich.text import Text
 
-from toytrans.cli.common import newest, open_run, warn_of_fault
-from toytrans.cli.options import (
-    AsHtml,
+from toytrans.cli.common import (
     AsJson,
     OfConfig,
-    Panel,
     RunArgument,
-    Sources,
-    Targets,
     TrustCode,
     check_forms,
+    newest,
+    open_run,
+    warn_of_fault,
 )
 from toytrans.cli.tables import (
     STYLES,
@@ -37,13 +35,26 @@ from toytrans.inspection.table import CLOSED
 
 if TYPE_CHECKING:
     from toytrans.inspection.shown import InspectedBatch
-    from toytrans.inspection.table import Table
     from toytrans.inspection.trace import TraceReport
     from toytrans.inspection.walkthrough import Pairs
 
 DEMOS = ("sdpa", "projections", "heads", "scale", "decoding", "gradients")
 SEEDS = 3
 """Random draws of each gradient; the worst is shown."""
+
+Sources = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--src", metavar="SEQUENCE", help='A source such as "5 7 9". Repeat it for a padded batch.'
+    ),
+]
+Targets = Annotated[
+    list[str] | None, typer.Option("--tgt", metavar="SEQUENCE", help="The target of each --src.")
+]
+Panel = Annotated[
+    str | None,
+    typer.Option(metavar="NAME", help="Show a panel: its number or a part of its title; or all."),
+]
 
 # What is looked at ----------------------------------------------------------------------------
 
@@ -53,21 +64,19 @@ def _batch_of(
     config: Path | None,
     src: list[str] | None = None,
     tgt: list[str] | None = None,
-    *,
-    otherwise: "Pairs | None" = None,
 ) -> "InspectedBatch":
     """The batch, and the model that reads it: a run's, a config's, or a small fresh one.
 
-    Where nothing is given, the newest run; without a run, the pairs `otherwise`. Raises UserError.
+    Where nothing is given, the newest run; without a run, the pairs of the walk. Raises UserError.
     """
     from toytrans.config.load import load_config
     from toytrans.inspection.shown import batch_of_config, batch_of_pairs, batch_of_run
+    from toytrans.inspection.walkthrough import PAIRS
 
     progress, pairs = Progress(), _given_pairs(run, config, src or [], tgt or [])
     if not (run or config or pairs):
         with contextlib.suppress(UserError):  # there is none
             run = newest()
-        pairs = None if run else otherwise
     chosen = pairs or ([], [])
     if run is not None:
         loaded = open_run(run)
@@ -78,12 +87,7 @@ def _batch_of(
         warn_of_fault(settings.fault)
         progress("the model")
         return batch_of_config(settings, *chosen)
-    if pairs is None:
-        raise UserError(
-            "nothing to inspect: there is no run here; name one, or give --config FILE, or "
-            '--src "5 7 9" --tgt "9 7 5"'
-        )
-    return batch_of_pairs(*pairs)
+    return batch_of_pairs(*(pairs or PAIRS))
 
 
 def _refuse_words(context: typer.Context, run: Path | None, src: list[str] | None) -> None:
@@ -112,14 +116,6 @@ def _given_pairs(
     return (src, tgt) if src else None
 
 
-def _print_section(title: str, tables: "Iterable[Table]") -> None:
-    """Print tables as one HTML document."""
-    from toytrans.report import sections
-
-    heading = "Trace" if title == "trace" else "Steps"
-    print_page(title, [sections.tables(heading.lower(), heading, list(tables))])
-
-
 # inspect-masks --------------------------------------------------------------------------------
 
 
@@ -141,7 +137,7 @@ def inspect_masks(
         ),
     ] = None,
     as_json: AsJson = False,
-    as_html: AsHtml = False,
+    as_html: Annotated[bool, typer.Option("--html", help="Print one HTML document.")] = False,
 ) -> None:
     """Show the masks of a padded batch, and their effect.
 
@@ -153,13 +149,11 @@ def inspect_masks(
     vocabulary. With neither, the newest run is taken, and named.
     """
     from toytrans.inspection import masks, walkthrough
+    from toytrans.report import sections
 
     _refuse_words(context, run, src)
     check_forms({"--json": as_json, "--html": as_html})
-    check_forms({"--json": as_json, "--steps": steps})
-    if library and (as_json or steps):
-        form = "--json" if as_json else "--steps"
-        raise UserError(f"--as {library} has no form {form}; leave one out")
+    check_forms({"--json": as_json, "--steps": steps, "--as": library is not None})
     if steps:
         pairs, origin = _given_pairs(run, config, src or [], tgt or []) or walkthrough.PAIRS, ""
         if run or config:
@@ -167,7 +161,8 @@ def inspect_masks(
             origin = "The pairs are yours, the model is not. "
         tables = walkthrough.steps(pairs, origin)
         if as_html:
-            _print_section("inspect-masks --steps", tables)
+            page = [sections.tables("steps", "Steps", list(tables))]
+            print_page("inspect-masks --steps", page)
         else:
             step_through(output(), tables)
         return
@@ -177,8 +172,6 @@ def inspect_masks(
         fault = {"weights": inspected.weights} if inspected.fault else {}
         print(json_text(inspected.to_dict() | fault))
     elif as_html:
-        from toytrans.report import sections
-
         every = sections.tables("tables", "Tables", list(tables))
         print_page("inspect-masks", [sections.masks(inspected), every])
     elif library or panel:
@@ -249,7 +242,6 @@ def trace(
     head: Annotated[int, typer.Option(min=1, help="The head to print.")] = 1,
     panel: Panel = None,
     as_json: AsJson = False,
-    as_html: AsHtml = False,
 ) -> None:
     """Show every tensor of one attention and its layer.
 
@@ -263,7 +255,6 @@ def trace(
     from toytrans.inspection import trace as traces
 
     _refuse_words(context, run, src)
-    check_forms({"--json": as_json, "--html": as_html})
     traced = traces.trace(_batch_of(run, config, src, tgt), part, layer)
     heads = traced.inspected.model.config.n_heads
     if head > heads:
@@ -271,8 +262,6 @@ def trace(
     report = traces.report(traced, traced.inspected.most_padded, head - 1)
     if as_json:
         print(json_text(report.to_dict()))
-    elif as_html:
-        _print_section("trace", report.tables)
     else:
         print_panels(output(), report.tables, panel, traces.summary(report.tables))
 
@@ -315,10 +304,9 @@ def demo(
 
 def _demo(name: str, run: Path | None, config: Path | None) -> "TraceReport":
     from toytrans.inspection import demos
-    from toytrans.inspection.walkthrough import PAIRS
 
     if name == "decoding":
-        inspected = _batch_of(run, config, otherwise=PAIRS)
+        inspected = _batch_of(run, config)
         return demos.decoding(inspected, inspected.most_padded)
     if run or config:
         raise UserError(f"demo {name} shows numbers of its own; give no run and no config")

@@ -7,8 +7,7 @@ from typing import Annotated
 
 import typer
 
-from toytrans.cli.common import check_new, newest, write_new
-from toytrans.cli.options import TrustCode
+from toytrans.cli.common import TrustCode, check_new, newest, write_new
 from toytrans.cli.terminal import Progress, note, printable
 
 
@@ -33,7 +32,7 @@ def report(
     configs differ.
     """
     if out is not None:
-        check_new("--out", out)
+        check_new(out)
     from toytrans.figures import check_matplotlib
     from toytrans.report import sections
     from toytrans.report.page import lacking, page
@@ -48,7 +47,7 @@ def report(
     if out is None:
         names = (f"report{f'-{n}' if n > 1 else ''}.html" for n in itertools.count(1))
         out = Path(next(name for name in names if not os.path.lexists(name)))
-    write_new("--out", out, text.encode())
+    write_new(out, text.encode())
     print(f"wrote {printable(str(out))}")
     for sentence in lacking(parts):
         note(sentence)

@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from toytrans.cli.options import AsJson
+from toytrans.cli.common import AsJson
 from toytrans.cli.terminal import Progress, note, print_table
 from toytrans.config.sealed import fault_remark
 from toytrans.errors import UserError

@@ -1,7 +1,6 @@
 """`toytrans sweep` and `toytrans board`: many runs, followed until they end, and compared."""
 
 import contextlib
-import sys
 from collections.abc import Callable
 from pathlib import Path
 from statistics import fmean
@@ -9,9 +8,9 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
-from toytrans.cli.options import AsJson, Lengths, MetricOption, span_of
+from toytrans.cli.common import AsJson, Lengths, MetricOption, span_of
 from toytrans.cli.results import print_comparison
-from toytrans.cli.terminal import note, output, print_table, printable, progress_bar
+from toytrans.cli.terminal import Bar, note, output, print_table
 from toytrans.errors import UserError
 from toytrans.files import json_text
 from toytrans.rounding import share
@@ -45,10 +44,6 @@ def sweep(
     on: Annotated[
         Literal["local", "ray"], typer.Option(help="This machine, or a Ray cluster.")
     ] = "local",
-    gpu_share: Annotated[
-        float | None,
-        typer.Option(min=0.01, max=1, help="Share of a GPU for a run, with --on ray. Default: 1."),
-    ] = None,
     out: Annotated[
         Path | None,
         typer.Option(metavar="DIR", help="Folder. Default: runs/sweeps/ and the config's name."),
@@ -64,12 +59,10 @@ def sweep(
         raise UserError("no config; name one, say `toytrans sweep reverse`")
     ends = span_of("--seeds", seeds, "0:9")
     span = span_of("--lengths", lengths, "1:400")
-    if gpu_share is not None and on != "ray":
-        raise UserError("--gpu-share: a run on this machine has the whole GPU; add --on ray")
     from toytrans.figures import check_matplotlib
     from toytrans.sweeps.measure import of_lengths
     from toytrans.sweeps.sweep import SWEEPS, plan, write
-    from toytrans.sweeps.trials import check_ray, processes_for
+    from toytrans.sweeps.trials import check_ray
 
     if on == "ray":
         check_ray()
@@ -81,9 +74,7 @@ def sweep(
         of_lengths(span, examples),
         here=on == "local",
     )
-    if on == "local" and jobs and jobs > (at_once := processes_for(planned.trials, jobs)):
-        note(f"--jobs {jobs}: {at_once} at once, one a core")
-    failures = _follow(planned, _numbers, jobs, on, gpu_share)
+    failures = _follow(planned, _numbers, jobs, on)
     compared = write(planned, metric)
     for written in compared.files:
         note(f"written: {written}")
@@ -170,11 +161,7 @@ def _print_board(board: "Board", sweep: "Sweep", quick: bool) -> None:
     for sentence in (f"Our positions know: {board.knows}", *board.notes):
         say(sentence)
     if quick:
-        say(
-            "Quick: one seed, few steps, few pairs. It shows that the board runs; the published "
-            "numbers are of whole trainings.",
-            "bold",
-        )
+        say("Quick: few steps and pairs; the published numbers are of whole trainings.", "bold")
     there = {trial.about["task"] for trial in sweep.trials}
     for task, name, measure in board.measures():
         if task not in there:
@@ -189,10 +176,6 @@ def _print_board(board: "Board", sweep: "Sweep", quick: bool) -> None:
             mean = number(fmean(line.values), measure.metric)
             rows.append((line.who, mean, *counts, " ".join(seeds) if len(seeds) > 1 else ""))
         print_table(("",), ("mean", "steps", "pairs"), rows, "seeds", box=None)
-    seconds = [found.seconds for trial in sweep.trials if (found := trial.eval())]
-    if seconds:
-        span = f"{min(seconds):.0f} to {max(seconds):.0f} s"
-        say(f"\none training on one core: {span}; {len(seconds)} runs")
 
 
 def _follow(
@@ -200,7 +183,6 @@ def _follow(
     describe: "Callable[[Trial], str]",
     jobs: int | None = None,
     on: Literal["local", "ray"] = "local",
-    gpu_share: float | None = None,
 ) -> "dict[Path, Failure]":
     """Train what is missing of a sweep: one bar, and a line for each run that ends. Returns why
     runs failed, by their paths.
@@ -215,23 +197,20 @@ def _follow(
     total = len(sweep.trials)
 
     def done() -> float:
-        return total - len(running) + sum(trial.share_done() for trial in running.values())
+        started = sum(trial.share_done() for trial in running.values())
+        return (total - len(running) + started) / total
 
-    shape = "{desc} {bar} {percentage:3.0f}% {remaining} left"
-    bar = progress_bar(shape, total=total, initial=done())
-    rounds = sweep.train(jobs, on, gpu_share)
+    rounds = sweep.train(jobs, on)
     with collect_signals() as received:
-        with contextlib.closing(rounds), bar:
+        with contextlib.closing(rounds), Bar(done(), quiet=True) as bar:
             for ended in rounds:
                 for trial, failure in ended:
                     del running[trial.path]
                     if failure is not None:
                         failures[trial.path] = failure
                     what = f"failed: {failure.reason}" if failure else describe(trial)
-                    line = printable(f"{total - len(running)}/{total} {trial.title}: {what}")
-                    bar.write(line, file=sys.stderr) if not bar.disable else note(line)
-                bar.update(done() - bar.n)
-                bar.set_description_str(f"{total - len(running)}/{total} runs", refresh=False)
+                    bar.write(f"{total - len(running)}/{total} {trial.title}: {what}")
+                bar.show(done(), f"{total - len(running)}/{total} runs")
                 if received:
                     break
         if received:

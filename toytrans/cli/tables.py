@@ -2,15 +2,17 @@
 
 import contextlib
 import os
+import re
 import sys
 from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import replace
 from itertools import accumulate, groupby
-from textwrap import wrap
 
 import typer
 from rich.cells import cell_len
 from rich.columns import Columns
-from rich.console import Console
+from rich.console import Console, Group, RenderableType
+from rich.padding import Padding
 from rich.table import Table as Grid
 from rich.text import Text
 
@@ -42,20 +44,36 @@ LONGEST = 8
 def print_tables(console: Console, tables: Iterable[Table]) -> None:
     """Print tables of one number side by side if the width allows, else below one another."""
     for _, group in groupby(tables, lambda table: table.number):
-        waiting = list(group)
+        waiting = [part for table in group for part in _parts(table, console.width)]
         while waiting:
             ends = accumulate(_width(table) + len(GAP) for table in waiting)
-            fit_in = max(1, sum(end - len(GAP) <= console.width for end in ends))
-            row, waiting = waiting[:fit_in], waiting[fit_in:]
+            fit = max(1, sum(end - len(GAP) <= console.width for end in ends))
+            row, waiting = waiting[:fit], waiting[fit:]
+            grid = Grid.grid()
+            for table in row:
+                grid.add_column(width=_width(table) if fit > 1 else console.width)
+                grid.add_column(width=len(GAP) if table is not row[-1] else 0)
+            for part in (_head, _cells, _notes):  # bodies begin in one line
+                grid.add_row(*(cell for table in row for cell in (part(table), "")))
             console.print()
-            if fit_in == 1:
-                lines = [*_head(row[0], console.width), *_body(row[0], console.width)]
-                console.print(*lines, sep="\n", soft_wrap=True)
-                continue
-            grid = Grid.grid(padding=(0, len(GAP), 0, 0))
-            for part in (_head, _body):  # bodies begin in one line
-                grid.add_row(*(Text("\n").join(part(table, _width(table))) for table in row))
-            console.print(grid, no_wrap=True)
+            console.print(grid)
+
+
+def _parts(table: Table, width: int) -> Iterator[Table]:
+    """The table, or several with some of its columns, of a width at most."""
+    left, *widths = _widths(table) or [0]
+    start, stop = 0, 0
+    while stop < len(widths):
+        start, ends = stop, accumulate(wide + 1 for wide in widths[stop:])
+        stop += max(1, sum(left + 2 + end <= width for end in ends))
+        rows = [(label, cells[start:stop]) for label, cells in table.rows]
+        part = replace(table, columns=table.columns[start:stop], rows=rows)
+        if start:
+            name = f"columns {start} to {stop - 1} of {len(widths)}, continued"
+            part = replace(part, name=name, shape="", legend="")
+        yield part if stop == len(widths) else replace(part, notes=())
+    if not widths:
+        yield table
 
 
 def step_through(console: Console, tables: Iterable[Table]) -> None:
@@ -81,60 +99,51 @@ def step_through(console: Console, tables: Iterable[Table]) -> None:
                 step = max(step - 2, 0)
 
 
-def _texts(table: Table) -> tuple[list[list[str]], list[int]]:
-    """The headings and the rows, each with its label first, and the widths of all columns."""
-    lines = [["", *table.columns], *([label, *cells] for label, cells in table.rows)]
-    lines = [list(map(printable, line)) for line in lines]
-    return lines, [max(map(cell_len, column)) for column in zip(*lines, strict=True)]
-
-
 def _title(table: Table) -> str:
     return printable(f"{table.number} {table.name}")
 
 
+def _lines(table: Table) -> list[list[str]]:
+    """The headings and the rows, each with its label first."""
+    lines = [["", *table.columns], *([label, *cells] for label, cells in table.rows)]
+    return [list(map(printable, line)) for line in lines] if table.columns else []
+
+
+def _widths(table: Table) -> list[int]:
+    """The widths of the labels and of all columns."""
+    return [max(map(cell_len, column)) for column in zip(*_lines(table), strict=True)]
+
+
 def _width(table: Table) -> int:
-    """The width of a table if no column is folded."""
-    _, widths = _texts(table)
-    columns = sum(width + 1 for width in widths) + 1
-    return max(columns, cell_len(_title(table)), cell_len(table.shape) + 2, NARROWEST)
+    matrix = sum(width + 1 for width in _widths(table)) + 1
+    return max(matrix, cell_len(_title(table)), cell_len(table.shape) + 2, NARROWEST)
 
 
-def _wrapped(text: str, width: int) -> list[str]:
-    """Text as lines of at most `width`, but never narrower than 20."""
-    return wrap(printable(text), max(20, width), break_on_hyphens=False)
+def _head(table: Table) -> Group:
+    """Title, shape and legend."""
+    below = [printable(text) for text in (table.shape, table.legend) if text]
+    return Group(Text(_title(table), "bold"), *(_indented(Text(text, "dim")) for text in below))
 
 
-def _head(table: Table, width: int) -> list[Text]:
-    """Title, shape and legend, at most `width` wide."""
-    lines = [Text(line, "bold") for line in _wrapped(_title(table), width)]
-    below = (*_wrapped(table.shape, width - 2), *_wrapped(table.legend, width - 2))
-    return lines + [Text(f"  {line}", "dim") for line in below]
+def _cells(table: Table) -> RenderableType:
+    grid, lines = Grid.grid(), _lines(table)
+    for _ in lines and lines[0]:
+        grid.add_column(justify="right", no_wrap=True)
+    for number, (label, *cells) in enumerate(lines):
+        styles = STYLES if table.marks and number else {}
+        shown = (Text.assemble(" ", (cell, styles.get(cell, ""))) for cell in cells)
+        grid.add_row(Text(label), *shown)
+    return _indented(grid)
 
 
-def _body(table: Table, width: int) -> Iterator[Text]:
-    """The rows, and the notes, wrapped. Columns that do not fit follow below; summaries stay with
-    the last of them."""
-    lines, (left, *widths) = _texts(table)
-    count = sum(not column.startswith("|") for column in table.columns)
-    room = width - left - 2 - sum(wide + 1 for wide in widths[count:])
-    start = 0
-    while start < count:
-        ends = accumulate(wide + 1 for wide in widths[start:count])
-        stop = start + max(1, sum(end <= room for end in ends))
-        if start:
-            yield Text(f"  columns {start} to {stop - 1} of {count}, continued:", "dim")
-        part = slice(start, stop if stop < count else None)
-        for number, (label, *cells) in enumerate(lines):
-            line = Text(" " * (left + 2 - cell_len(label)) + label)
-            for cell, wide in zip(cells[part], widths[part], strict=True):
-                line.append(" " * (1 + wide - cell_len(cell)))
-                line.append(cell, STYLES.get(cell, "") if table.marks and number else "")
-            line.rstrip()
-            yield line
-        start = stop
-    for note in table.notes:
-        style = "bold" if note.startswith("Trap:") else ""
-        yield from (Text(f"  {line}", style) for line in _wrapped(note, width - 2))
+def _notes(table: Table) -> Group:
+    styles = ("bold" if note.startswith("Trap:") else "" for note in table.notes)
+    notes = map(Text, map(printable, table.notes), styles)
+    return Group(*map(_indented, notes))
+
+
+def _indented(what: RenderableType) -> Padding:
+    return Padding(what, (0, 0, 0, 2))
 
 
 # Panels ---------------------------------------------------------------------------------------
@@ -164,14 +173,11 @@ def print_names(console: Console, tables: Iterable[Table]) -> None:
 
 
 def _chosen(tables: list[Table], panel: str) -> list[Table]:
-    """The tables of a number, or of a name in the list, or whose title has a text in it.
-
-    The name of the run in a title is not searched.
-    """
-    titles = [table.name.partition(", weights of ")[0].casefold() for table in tables]
-    chosen = [table for table in tables if panel in (table.number, _label(table))]
-    wanted = panel.casefold()
-    chosen = chosen or [t for t, title in zip(tables, titles, strict=True) if wanted in title]
+    """The tables of a number, or whose title has a text in it; the name of a run does not count."""
+    titles = [_title(table).partition(", weights of ")[0].casefold() for table in tables]
+    chosen = [table for table in tables if table.number == panel] or [
+        table for table, title in zip(tables, titles, strict=True) if panel.casefold() in title
+    ]
     if not chosen:
         raise UserError(f"--panel {panel}: no such panel; {did_you_mean(panel, _names(tables))}")
     return chosen
@@ -181,12 +187,8 @@ def _names(tables: Iterable[Table]) -> list[str]:
     """Each number with the start of its first title."""
     names: dict[str, str] = {}
     for table in tables:
-        names.setdefault(table.number, _label(table))
+        names.setdefault(table.number, re.split("[,:]", _title(table))[0])
     return list(names.values())
-
-
-def _label(table: Table) -> str:
-    return f"{table.number} {table.name.partition(',')[0].partition(':')[0]}"
 
 
 @contextlib.contextmanager

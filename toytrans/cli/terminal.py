@@ -14,8 +14,6 @@ from rich.text import Text
 from toytrans.inspection.table import printable as printable
 
 if TYPE_CHECKING:
-    from tqdm import tqdm
-
     from toytrans.report.page import Section
 
 
@@ -39,15 +37,6 @@ def silence(stream: TextIO) -> None:
         os.close(null)
 
 
-def progress_bar(shape: str, **how: Any) -> "tqdm[Any]":
-    """The bar of a command that counts, where standard error is a terminal. how: as tqdm takes
-    it."""
-    from tqdm import tqdm
-
-    hidden = not sys.stderr.isatty()
-    return tqdm(bar_format=shape, disable=hidden, dynamic_ncols=True, leave=False, **how)
-
-
 PROGRESS_AFTER = 2.0
 """Seconds before the first line of progress, and between two."""
 
@@ -62,6 +51,47 @@ class Progress:
         if time.monotonic() - self.last >= PROGRESS_AFTER:
             self.last = time.monotonic()
             note(f"now: {what}")
+
+
+class Bar:
+    """How far a command is: a bar where standard error is a terminal, else notes, unless `quiet`.
+
+    done: the share that is done. delay: seconds before the bar is drawn.
+    """
+
+    def __init__(self, done: float = 0.0, *, delay: float = 0.0, quiet: bool = False) -> None:
+        from tqdm import tqdm
+
+        shape = "{desc} {bar} {percentage:3.0f}% {remaining} left"
+        how: dict[str, Any] = {"dynamic_ncols": True, "leave": False, "delay": delay}
+        hidden = not sys.stderr.isatty()
+        self._bar = tqdm(total=1, initial=done, bar_format=shape, disable=hidden, **how)
+        self._note = None if quiet else Progress()
+        self.done = done
+
+    def __enter__(self) -> "Bar":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        with contextlib.suppress(OSError):  # a terminal that was closed: its signal saves
+            self._bar.close()
+
+    def show(self, done: float, what: str) -> None:
+        """The share that is done, and what the command is at."""
+        self.done = done
+        if not self._bar.disable:
+            with contextlib.suppress(OSError):
+                self._bar.set_description_str(printable(what), refresh=False)
+                self._bar.update(done - self._bar.n)
+        elif self._note is not None:
+            self._note(f"{what}, {done:.0%}")
+
+    def write(self, line: str) -> None:
+        """A line above the bar."""
+        if self._bar.disable:
+            note(line)
+        else:
+            self._bar.write(printable(line), file=sys.stderr)
 
 
 def output(stderr: bool = False) -> Console:
@@ -125,3 +155,45 @@ def print_page(title: str, sections: "list[Section]") -> None:
     from toytrans.report.page import page
 
     print(page(f"toytrans {title}", sections).encode("ascii", "xmlcharrefreplace").decode())
+
+
+# Which process prints ---------------------------------------------------------------------------
+
+SECONDS_FOR_REPORTER = 5.0
+"""torchrun ends all processes as soon as one fails. Silent processes fail last, so that the
+reporting one has printed its error."""
+
+
+class Reporter:
+    """Whether this process prints, and whether it trains with others: rank 0 prints, or before the
+    processes are connected, local rank 0 of each machine. stderr: for errors that this process
+    alone has."""
+
+    active, one_of_several = True, False
+    stderr: TextIO
+
+    def start(self) -> None:
+        """Before anything is printed."""
+        self.active, self.one_of_several, self.stderr = True, False, sys.stderr
+        if "WORLD_SIZE" in os.environ and os.environ.get("LOCAL_RANK", "0") != "0":
+            self.fall_silent()
+
+    def fall_silent(self) -> None:
+        """Print nothing more. Libraries that write to descriptors 1 and 2 fall silent too."""
+        if not self.active:
+            return
+        self.active = False
+        with contextlib.suppress(OSError):  # a descriptor that the shell has closed
+            self.stderr = open(os.dup(2), "w")  # noqa: SIM115  (to the process's end)
+            null = os.open(os.devnull, os.O_WRONLY)
+            for stream in (1, 2):
+                os.dup2(null, stream)
+            os.close(null)
+
+    def leave_last(self) -> None:
+        """Let the reporting process fail first."""
+        if not self.active:
+            time.sleep(SECONDS_FOR_REPORTER)
+
+
+reporter = Reporter()

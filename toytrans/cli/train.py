@@ -10,11 +10,9 @@ from typing import TYPE_CHECKING, Annotated, Literal, NamedTuple
 
 import typer
 
-from toytrans.cli.common import argument, warn_of_fault
-from toytrans.cli.options import Break, Overrides, TrustCode, rare
-from toytrans.cli.reporter import reporter
+from toytrans.cli.common import Break, Overrides, TrustCode, rare, warn_of_fault
 from toytrans.cli.results import Labelled, parts_of, print_parts
-from toytrans.cli.terminal import Progress, note, output, plain, progress_bar
+from toytrans.cli.terminal import Bar, note, output, plain, reporter
 from toytrans.config.sealed import fault_remark
 from toytrans.errors import UserError
 from toytrans.rounding import share
@@ -26,9 +24,6 @@ if TYPE_CHECKING:
     from toytrans.data.pairs import Pairs, Split
     from toytrans.training.run import Run
     from toytrans.training.trainer import Trainer
-
-HIDDEN_BY_ANCHORS = ("pad_visible", "wrong_start", "no_residual")
-"""Faults that cost a model its exact match, but not one that is shown where to look."""
 
 SAMPLES, SHORT = 4, 10
 """Translations that are shown, and the longest of their sources."""
@@ -75,7 +70,7 @@ def train(
     ] = None,
     watched: Annotated[
         bool,
-        typer.Option("--watch", help="Show loss curve, translations and attention on a terminal."),
+        typer.Option("--watch", help="Show numbers, translations and attention on a terminal."),
     ] = False,
     trust_code: TrustCode = False,
 ) -> None:
@@ -97,12 +92,6 @@ def train(
     else:
         raise UserError("no config; name one, say `toytrans train textbook`")
     warn_of_fault(settings.fault)
-    if settings.model.cross_positions != "none" and settings.fault in HIDDEN_BY_ANCHORS:
-        note(
-            f"positions that are told the alignment hide {settings.fault}: exact match will look "
-            "sound; its harm shows with --set model.positions=sinusoidal --set "
-            "model.cross_positions=none"
-        )
     _train(settings, name, folder, resume, log_to is not None, watched)
 
 
@@ -156,24 +145,16 @@ def _follow(trainer: "Trainer", logged: bool, watched: bool) -> None:
 
 @contextlib.contextmanager
 def _line(trainer: "Trainer") -> Iterator[Callable[[Moment], None]]:
-    """A bar on a terminal, and notes elsewhere."""
     total, first = trainer.config.train.max_steps, trainer.progress.step
-    shape = "step {n_fmt}/{total_fmt} {bar} {desc} {remaining} left"
-    bar, progress = progress_bar(shape, total=total, initial=first), Progress()
 
     def show(moment: Moment) -> None:
-        status = f"loss {moment.loss:.4f} {moment.rate:,.0f} tok/s"
+        status = f"step {moment.step}/{total} loss {moment.loss:.4f} {moment.rate:,.0f} tok/s"
         if moment.match is not None:
             status += f" free-running exact match {share(moment.match)}"
-        with contextlib.suppress(OSError):  # a terminal that was closed: its signal saves
-            bar.set_description_str(status, refresh=False)
-            bar.update(moment.step - bar.n)
-        if bar.disable:
-            progress(f"step {moment.step}/{total} {status} {moment.left:.0f} s left")
+        bar.show(moment.step / total, status)
 
-    yield show
-    with contextlib.suppress(OSError):
-        bar.close()
+    with Bar(first / max(total, 1)) as bar:
+        yield show
 
 
 def _report_stop(trainer: "Trainer") -> None:
@@ -241,11 +222,9 @@ def _print_translations(run: "Run", pairs: "Pairs") -> None:
         verdict = "right" if answer == expected else f"wrong: {expected}"
         console.print(plain(f"  {' '.join(symbols)}  ->  {answer}  ({verdict})"))
     longest: list[str] = max(sources, key=len)
-    where, example = argument(run.path), shlex.quote(" ".join(longest))
+    where, example = shlex.quote(str(run.path)), shlex.quote(" ".join(longest))
     if not all(map(is_shipped, run.config.references.values())):
         where = f"{where} --trust-code"
-    if longest and longest[0].startswith("-"):
-        example = f"-- {example}"
     commands = [f"eval {where}", f"translate {where} {example}", f"check {where}"]
     if run.config.model.class_ is None:  # the layers of others are not known
         commands.insert(2, f"inspect-masks {where}")

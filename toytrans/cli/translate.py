@@ -4,17 +4,13 @@ import sys
 from collections.abc import Iterator
 from functools import partial
 from itertools import islice
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
-from toytrans.cli.common import open_run
-from toytrans.cli.options import TrustCode, run_and_sequences
+from toytrans.cli.common import TrustCode, open_run, run_and_sequences
 from toytrans.cli.terminal import Progress, note, printable
 from toytrans.errors import UnseenSymbol, UserError
-
-if TYPE_CHECKING:
-    from toytrans.training.run import Run
 
 CHUNK = 4096
 """Number of sequences that are translated together and held in memory."""
@@ -43,14 +39,16 @@ def translate(
     place = "argument" if sequences else "standard input, line"
     waiting, number, progress = iter(sequences or _lines()), 0, Progress()
     while chunk := list(islice(waiting, 1 if typed else CHUNK)):
-        known, error = _known(run, chunk)
-        if known:
-            print("\n".join(map(printable, run.translate(known))), flush=True)
-        number += len(known)
-        if error and not typed:
-            raise UserError(f"{place} {number + 1}: {error}")
-        if error:
+        try:
+            for sequence in chunk:
+                number += 1
+                run.vocabulary.encode(sequence.split())
+        except UnseenSymbol as error:
+            if not typed:
+                raise UserError(f"{place} {number}: {error}") from None
             note(f"toytrans: {error}")
+            continue
+        print("\n".join(map(printable, run.translate(chunk))), flush=True)
         if not sys.stdout.isatty():
             progress(f"{number:,} sequences")
 
@@ -64,13 +62,3 @@ def _lines() -> Iterator[str]:
             yield raw.decode("utf-8-sig" if number == 1 else "utf-8")
         except UnicodeDecodeError:
             raise UserError(f"standard input, line {number}: not text in UTF-8") from None
-
-
-def _known(run: "Run", sequences: list[str]) -> tuple[list[str], UnseenSymbol | None]:
-    """The sequences before the first with an unknown symbol, and the error of that one."""
-    for number, sequence in enumerate(sequences):
-        try:
-            run.vocabulary.encode(sequence.split())
-        except UnseenSymbol as error:
-            return sequences[:number], error
-    return sequences, None

@@ -1,12 +1,11 @@
-"""The view of `toytrans train --watch`: progress, loss, translations and attention on one screen.
+"""The view of `toytrans train --watch`: numbers, translations and attention on one screen.
 
 The view takes about a hundredth of the time of the training, and changes none of its numbers.
 """
 
 import contextlib
-import math
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING
 
 import torch
@@ -17,7 +16,7 @@ from rich.text import Text
 
 from toytrans.cli.attention import map_of_head
 from toytrans.cli.tables import axis_names
-from toytrans.cli.terminal import output, plain, printable
+from toytrans.cli.terminal import output, printable
 from toytrans.data.batches import make_batch
 from toytrans.data.pairs import Pairs, all_pairs
 from toytrans.errors import UserError
@@ -30,30 +29,23 @@ from toytrans.training.trainer import Trainer
 if TYPE_CHECKING:
     from toytrans.cli.train import Moment
 
-WAIT, WIDEST = 100, 100
-"""After a drawing: so many times as long as it took, and a second at least. Columns of the view."""
+WAIT = 100
+"""After a drawing: so many times as long as it took, and a second at least."""
 
 
 @contextlib.contextmanager
 def watch(trainer: Trainer) -> Iterator[Callable[["Moment"], None]]:
     """The view, on standard error. Yields what draws a moment, if it is time for it."""
     console, pairs = output(stderr=True), few(all_pairs(trainer.dataset, "valid"))
-    losses: dict[int, float] = {}
-    seen: list[Moment] = []
     due = 0.0
-
-    def draw() -> None:
-        width = min(console.width, WIDEST) - 1
-        live.update(view_of(trainer, pairs, seen[-1], losses, width), refresh=True)
 
     def show(moment: "Moment") -> None:
         nonlocal due
         began = time.monotonic()
-        seen[:] = [moment]
-        losses[moment.step] = moment.loss
-        if began >= due:
+        if began >= due or moment.step == trainer.config.train.max_steps:
+            view = view_of(trainer, pairs, moment, console.width - 1)
             with contextlib.suppress(OSError):  # a terminal that was closed: its signal saves
-                draw()
+                live.update(view, refresh=True)
             due = time.monotonic() + max(1.0, WAIT * (time.monotonic() - began))
 
     live = Live(console=console, auto_refresh=False, redirect_stdout=False)
@@ -64,34 +56,26 @@ def watch(trainer: Trainer) -> Iterator[Callable[["Moment"], None]]:
         yield show
     finally:
         with contextlib.suppress(OSError):
-            if seen:
-                draw()
             live.stop()
 
 
-def view_of(
-    trainer: Trainer, pairs: Pairs, moment: "Moment", losses: Mapping[int, float], width: int
-) -> Group:
-    """Everything that is known. losses: by step. pairs: what is translated."""
+def view_of(trainer: Trainer, pairs: Pairs, moment: "Moment", width: int) -> Group:
+    """Everything that is known. pairs: what is translated."""
     total, match = trainer.config.train.max_steps, moment.match
     lines = [
-        plain(f"{trainer.run.name} step {moment.step:,}/{total:,}, ", "bold")
-        + Text(f"{moment.left:,.0f} s left, {moment.rate:,.0f} tokens/s"),
-        Text(
-            f"loss {moment.loss:.4f}  free-running exact match "
-            f"{'-' if match is None else share(match)}  learning rate {moment.lr:.1e}"
-        ),
-        *(Text(line) for line in _curve(losses, total, width)),
-        Text(),
+        f"{printable(trainer.run.name)} step {moment.step:,}/{total:,}, {moment.left:,.0f} s left, "
+        f"{moment.rate:,.0f} tokens/s",
+        f"loss {moment.loss:.4f}  free-running exact match "
+        f"{'-' if match is None else share(match)}  learning rate {moment.lr:.1e}",
+        "",
     ]
-    for line in lines:
-        line.truncate(width)
-    return Group(*lines, Columns(list(_sample(trainer, pairs, width)), padding=(0, 2)))
+    texts = (Text(line, no_wrap=True, overflow="crop") for line in lines)
+    return Group(*texts, Columns(list(_sample(trainer, pairs, width)), padding=(0, 2)))
 
 
 @torch.no_grad()
 def _sample(trainer: Trainer, pairs: Pairs, width: int) -> Iterator[Text]:
-    """The pairs translated, and the clearest head of cross-attention on the first of them."""
+    """The pairs translated, and the clearest head of cross-attention on the first."""
     model, facts = trainer.model, trainer.dataset.facts
     batch = make_batch(pairs, trainer.config.source_bos).to(trainer.device)
     model.eval()
@@ -114,16 +98,3 @@ def _sample(trainer: Trainer, pairs: Pairs, width: int) -> Iterator[Text]:
         pass
     finally:
         model.train()
-
-
-def _curve(losses: Mapping[int, float], total: int, width: int) -> list[str]:
-    """The logarithm of the loss over the steps: a title and a row of blocks."""
-    known = {k: math.log10(x) for k, x in losses.items() if x > 0 and math.isfinite(x)}
-    columns = {min(width - 1, step * width // total): known[step] for step in sorted(known)}
-    if not columns:
-        return []
-    low, high = min(columns.values()), max(columns.values())
-    scale, row = 7 / max(high - low, 1e-9), [" "] * (max(columns) + 1)
-    for column, value in columns.items():
-        row[column] = "▁▂▃▄▅▆▇█"[round((value - low) * scale)]
-    return [f"loss, from {10**high:.3g} to {10**low:.3g}, logarithmic", "".join(row)]
