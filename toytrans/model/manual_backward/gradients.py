@@ -70,7 +70,7 @@ class Case(NamedTuple):
     inputs: dict[str, Tensor]
     settings: tuple[Any, ...] = ()
 
-    def ours(self) -> tuple[Tensor, Callable[[Tensor], functions.Gradients]]:
+    def ours(self) -> tuple[Tensor, Callable[[Tensor], tuple[Tensor, ...]]]:
         """The output, and what makes its gradient those of the inputs."""
         output, saved = getattr(functions, self.name)(*self.inputs.values(), *self.settings)
         backward = getattr(functions, f"{self.name}_backward")
@@ -155,8 +155,8 @@ def cases(draw: torch.Generator) -> Iterator[Case]:
     labels = ids_with_pads(TQ, draw).flatten()
     logits = {"logits": 3 * numbers(B * TQ, V)}
     for title, smoothing in (("cross entropy", 0.0), ("cross entropy, smoothed", 0.1)):
-        settings = (labels, PAD_ID, smoothing)
-        yield Case(title, "cross_entropy", _torchs_cross_entropy, logits, settings)
+        given = (labels, PAD_ID, smoothing)
+        yield Case(title, "cross_entropy", _torchs_cross_entropy, logits, given)
 
 
 def ids_with_pads(length: int, draw: torch.Generator) -> Tensor:
@@ -210,7 +210,7 @@ def _compare_model(seed: int) -> list[Comparison]:
     """Loss and gradients of a small transformer, manually and by autograd."""
     draw = torch.Generator().manual_seed(seed)
     src, tgt_in, tgt_out = (ids_with_pads(length, draw) for length in (TK, TQ, TQ))
-    sizes = {"d_model": H * DH, "n_heads": H, "n_encoder_layers": 1, "d_ff": 37}
+    sizes: dict[str, Any] = {"d_model": H * DH, "n_heads": H, "n_encoder_layers": 1, "d_ff": 37}
     options = {"positions": "anchored", "norm": "pre"}
     losses: dict[str, Callable[..., Tensor]] = {
         "by_hand": cross_entropy,
