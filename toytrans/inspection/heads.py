@@ -294,14 +294,14 @@ class AttentionMaps:
 
     def _repr_html_(self) -> str:
         """The weights of each head below its rule: blue for 1, white for 0."""
-        title = f"Attention of {self.run.title}; rules measured on {self.basis}"
-        rows = range(len(self.batch.src))
-        maps = (map(_map_html, self.of_pair(row, self.run.vocabulary.name)) for row in rows)
-        pairs = (
-            html_beside(f"{title}; pair {row + 1}: queries down, keys across", each)
-            for row, each in zip(rows, maps, strict=True)
+        title, name = f"{self.run.title}; rules measured on {self.basis}", self.run.vocabulary.name
+        return "".join(
+            html_beside(
+                f"Attention of {title}; pair {row + 1}: queries down, keys across",
+                map(_map_html, self.of_pair(row, name)),
+            )
+            for row in range(len(self.batch.src))
         )
-        return "".join(pairs)
 
 
 def _map_html(shown: HeadMap) -> str:
