@@ -1,6 +1,6 @@
 """Measure toytrans and its peers in one run, interleaved (A B A B); medians and ratios.
 
-    python scripts/bench.py [--only training decoding] [--quick] [--json]
+    python scripts/bench.py [--only training decoding] [--quick]
     python scripts/bench.py --device cuda [--only training decoding] [--sizes 64] [--tokens 4096]
 
 Needs the extra `bench`. The peers: PyTorch's tutorial trainer around nn.Transformer and Hugging
@@ -19,7 +19,6 @@ import json
 import math
 import multiprocessing
 import os
-import platform
 import random
 import statistics
 import subprocess
@@ -28,7 +27,7 @@ import tempfile
 import time
 import warnings
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 from unittest.mock import patch
@@ -40,7 +39,6 @@ from rich.table import Table
 from torch import Tensor, nn
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.nn.utils.rnn import pad_sequence
-from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.data import DataLoader
 
 import toytrans
@@ -235,35 +233,24 @@ def loader(pairs: Pairs, rows: int) -> Iterator[Batch]:
 
 
 def _trainer(spec: Training) -> Callable[..., Any]:
-    """Answers ("steps", seconds), ("data", batches): seconds to make one, over so many; and, for
-    ours, ("shares", 0)."""
+    """Answers a number of seconds with rates over about that time."""
     config = config_of(spec)
     source = open_dataset(config)
     batches = _batches(spec, config, source)
     step = _our_step(spec, config) if spec.who == "ours" else _peer_step(spec, config)
 
-    def answer(question: str, argument: Any) -> Any:
-        if question == "shares":
-            return _shares(step, batches)
-        done: list[Batch] = []
-        began = time.perf_counter()
-        if question == "data":
-            for _ in itertools.islice(batches, argument):
-                pass
-            return (time.perf_counter() - began) / argument
+    def answer(seconds: float) -> Row:
         wait()
-        while len(done) < 2 or time.perf_counter() - began < argument:
+        done, began = [], time.perf_counter()
+        while len(done) < 2 or time.perf_counter() - began < seconds:
             done.append(next(batches))
             step(done[-1])
             if len(done) % 10 == 0:  # else a GPU would be asked for far more than is timed
                 wait()
         wait()
-        seconds = time.perf_counter() - began
-        return {
-            "rate": sum(batch.target_tokens for batch in done) / seconds,
-            "step_ms": 1e3 * seconds / len(done),
-            "padding": sum(b.padded_tokens for b in done) / sum(b.real_tokens for b in done),
-        }
+        taken = time.perf_counter() - began
+        tokens = sum(batch.target_tokens for batch in done)
+        return {"rate": tokens / taken, "step_ms": 1e3 * taken / len(done)}
 
     return answer
 
@@ -393,64 +380,6 @@ def bart(model: ModelConfig, vocabulary: int, spec: Training) -> nn.Module:
     return transformers.BartForConditionalGeneration(config)
 
 
-class Products(TorchDispatchMode):
-    """Notes every product on its way: what computes it, and the layout of its operands."""
-
-    NAMES = ("aten.mm.default", "aten.addmm.default", "aten.bmm.default")
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.found: list[tuple[Any, list[Any]]] = []
-
-    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        if str(func) in self.NAMES:
-            self.found.append((func, [(x.shape, x.stride(), x.dtype) for x in args]))
-        return func(*args, **(kwargs or {}))
-
-
-def _shares(step: Callable[[Batch], None], batches: Iterator[Batch]) -> Row:
-    """What a step's time is spent on: the products' own time, and real tokens' arithmetic.
-
-    The products of one step of each of twenty batches, forward and backward, are recorded with
-    shapes and strides, and timed alone. Arithmetic is 2 M N K each, times the share of real tokens
-    among padded ones, squared for attention's; peak: that of the machine's large bf16 product,
-    whatever the precision of the step. Data is not in these steps.
-    """
-    chosen = list(itertools.islice(batches, 20))
-    device = chosen[0].src.device
-    size = 2048 if device.type == "cpu" else 8192
-    a, b = (torch.randn(size, size, device=device).bfloat16() for _ in "ab")
-    rate, whole, alone, work = 2 * size**3 / min(_times(lambda: a @ b, 12)), 0.0, 0.0, 0.0
-    for batch in chosen:
-        whole += statistics.median(_times(lambda batch=batch: step(batch), 5))
-        products = Products()
-        with products:
-            step(batch)
-        real = batch.real_tokens / batch.padded_tokens
-        for func, layout in products.found:
-            operands = []
-            for shape, stride, dtype in layout:
-                span = 1 + sum((n - 1) * far for n, far in zip(shape, stride, strict=True))
-                filled = torch.randn(span, device=device).to(dtype)
-                operands.append(filled.as_strided(shape, stride))
-            alone += statistics.median(_times(lambda f=func, o=operands: f(*o), 5))
-            *_, left, right = (shape for shape, _, _ in layout)
-            work += 2 * left.numel() * right[-1] * (real**2 if "bmm" in str(func) else real)
-    return {"products": alone / whole, "peak": work / whole / rate, "bf16_flops": rate}
-
-
-def _times(work: Callable[[], Any], times: int) -> list[float]:
-    work()
-    taken = []
-    for _ in range(times):
-        wait()
-        began = time.perf_counter()
-        work()
-        wait()
-        taken.append(time.perf_counter() - began)
-    return taken
-
-
 # A contender in decoding ---------------------------------------------------------------------
 #
 # Sources are lists of ids as the encoder reads them, EOS included; answers end with EOS, or without
@@ -568,28 +497,23 @@ TABLES = {
     "best": "each at its best: dropout 0.1, tuned if quicker; rows, precision and buckets of the "
     "sweep's best",
     "gpu": "on a GPU, dropout 0.1: ours in buckets; peers with random rows that are there already",
-    "profile": "what a step's time goes into (ours, defaults); shares of the step, and of the peak",
 }
 CPU_TABLES = [name for name in TABLES if name != "gpu"]
 
 
-def training(options: Options, console: Console) -> list[Row]:
-    """Tables of rates, and what a step's time goes into."""
+def training(options: Options, console: Console) -> None:
+    """Tables of rates."""
     sizes = [size for size in SIZES[options.device] if size.d_model in options.sizes]
     sizes = sizes[:1] if options.quick else sizes
-    on_gpu, found = options.device == "cuda", []
-    for name in ("gpu", "profile") if on_gpu else options.tables:
-        if name == "profile":
-            found += profile(sizes, options.device, console)
-            continue
+    on_gpu = options.device == "cuda"
+    for name in ("gpu",) if on_gpu else options.tables:
         columns = ("size", "who", "tokens/s", "range", "ms a step", "ours to it")
         table = Table(*columns, title=TABLES[name])
         for size, tokens in itertools.product(sizes, options.tokens if on_gpu else (None,)):
             if tokens:
                 specs = gpu_specs(size, tokens)
             elif name == "best":
-                specs, swept = at_best(size, options, console)
-                found += swept
+                specs = at_best(size, options, console)
             else:
                 specs = as_run(size) if name == "as-run" else same_work(size, name)
             raced = race(specs, options)
@@ -598,16 +522,12 @@ def training(options: Options, console: Console) -> list[Row]:
                     continue
                 rates, steps = ([a[key] for a in answers] for key in ("rate", "step_ms"))
                 both = zip(raced[0], answers, strict=bool(raced[0]))
-                medians = {"rate": statistics.median(rates), "step_ms": statistics.median(steps)}
                 ratios = [ours["rate"] / other["rate"] for ours, other in both]
-                medians["ratio"] = statistics.median(ratios or [math.nan])
-                shown = (f"{medians['step_ms']:.2f}", f"{medians['ratio']:.2f}")
+                medians = statistics.median(steps), statistics.median(ratios or [math.nan])
                 where = size.name + (f", {tokens:,} tokens" if tokens else "")
+                shown = (f"{median:.2f}" for median in medians)
                 table.add_row(where, label(spec, name), *spread(rates), *shown)
-                about = {"table": name, "tokens": tokens, "answers": answers}
-                found.append(asdict(spec) | about | medians)
         console.print(table)
-    return found
 
 
 def spread(rates: list[float]) -> tuple[str, str]:
@@ -629,29 +549,26 @@ def same_work(size: Size, table: str) -> list[Training]:
     return [*come, *(replace(spec, tuned=True) for spec in come[1:])]
 
 
-def at_best(size: Size, options: Options, console: Console) -> tuple[list[Training], list[Row]]:
+def at_best(size: Size, options: Options, console: Console) -> list[Training]:
     """The quickest of every combination for each side, tried once; of a peer tuned, and its
-    quickest as it comes. Then what was tried, with its rates."""
-    best: list[Training] = []
-    swept: list[Row] = []
+    quickest as it comes."""
+    best = []
     rows = (64,) if options.quick else (64, 256, 1024)
     short = argparse.Namespace(seconds=options.seconds / 2, repeats=1)
     for who in ("ours", *PEERS):
-        tried: dict[Training, float] = {}
-
-        def try_once(spec: Training, tried: dict[Training, float] = tried) -> None:
-            tried[spec] = race([spec], short)[0][0]["rate"]
-
-        for n, precision, bucketed in itertools.product(rows, ("fp32", "bf16"), (False, True)):
-            tuned = who != "ours"
-            try_once(Training(who, size, n, precision, bucketed=bucketed, tuned=tuned))
+        ways = itertools.product(rows, ("fp32", "bf16"), (False, True))
+        specs = [
+            Training(who, size, n, precision, bucketed=bucketed, tuned=who != "ours")
+            for n, precision, bucketed in ways
+        ]
+        tried = {spec: race([spec], short)[0][0]["rate"] for spec in specs}
         if who != "ours":
-            try_once(replace(max(tried, key=tried.__getitem__), tuned=False))
+            as_it_comes = replace(max(tried, key=tried.__getitem__), tuned=False)
+            tried[as_it_comes] = race([as_it_comes], short)[0][0]["rate"]
         listing = ", ".join(f"{label(spec, 'best')} {rate:,.0f}" for spec, rate in tried.items())
         console.print(f"{size.name}, sweep: {listing}", style="dim")
-        swept += [asdict(spec) | {"table": "sweep", "rate": rate} for spec, rate in tried.items()]
         best.append(max(tried, key=tried.__getitem__))
-    return best, swept
+    return best
 
 
 def race(specs: list[Training], options: Options) -> list[list[dict[str, float]]]:
@@ -670,7 +587,7 @@ def race(specs: list[Training], options: Options) -> list[list[dict[str, float]]
     answers: list[list[dict[str, float]]] = [[] for _ in specs]
     for repeat in range(options.repeats + 1):
         for contender, so_far in zip(contenders, answers, strict=True):
-            answer = contender.ask("steps", options.seconds)
+            answer = contender.ask(options.seconds)
             if repeat:
                 so_far.append(answer)
     for contender in contenders:
@@ -683,26 +600,6 @@ def label(spec: Training, table: str) -> str:
     if table in ("best", "gpu"):
         words += [f"{spec.rows} rows", spec.precision, "buckets" if spec.bucketed else "random"]
     return " ".join(words + ["tuned"] * spec.tuned + ["recorded"] * spec.recorded)
-
-
-def profile(sizes: list[Size], device: str, console: Console) -> list[Row]:
-    """Shares of the step of the shipped defaults."""
-    columns = ("size", "positions", "padded / real", "data", "products", "of the bf16 peak")
-    table = Table(*columns, title=TABLES["profile"])
-    found = []
-    for spec in (spec for size in sizes for spec in as_run(size)[:2]):
-        contender = Contender(replace(spec, device=device))
-        contender.ask("steps", 2.0)
-        answer = contender.ask("steps", 3.0)
-        data = 1e3 * contender.ask("data", 400) / answer["step_ms"]  # over whole pools of them
-        shares = contender.ask("shares", 0)
-        contender.close()
-        cells = (f"{share:.1%}" for share in (data, shares["products"], shares["peak"]))
-        table.add_row(spec.size.name, spec.positions, f"{answer['padding']:.3f}", *cells)
-        about = {"table": "profile", "data": data, "padding": answer["padding"]}
-        found.append(asdict(spec) | about | shares)
-    console.print(table)
-    return found
 
 
 def gpu_specs(size: Size, tokens: int) -> list[Training]:
@@ -733,7 +630,7 @@ train: {max_steps: STEPS, lr: 1e-3, warmup_steps: 300}
 """
 
 
-def decoding(options: Options, console: Console) -> Row:
+def decoding(options: Options, console: Console) -> None:
     """The same trained weights in every runtime: equal tokens and scores, then speed, each with
     as many threads and workers as suit it best."""
     least = options.seconds if options.device == "cuda" else 1.0
@@ -745,7 +642,7 @@ def decoding(options: Options, console: Console) -> Row:
         }
         specs = [Decoding(who, run, folder, device=options.device) for who in DECODERS["cpu"]]
         specs = [spec for spec in specs if spec.who in DECODERS[options.device]]
-        found: Row = {"agreement": agreement(specs, console), "speed": []}
+        agreement(specs, console)
         best = {spec.who: quickest(spec, questions) for spec in specs}
         contenders = {
             spec: Contender(spec) for chosen in best.values() for spec in set(chosen.values())
@@ -764,13 +661,9 @@ def decoding(options: Options, console: Console) -> Row:
                 spec, ratio = best[who][rows, how], statistics.median(ratios)
                 threads = f"{spec.workers} x {spec.threads}"
                 table.add_row(str(rows), how, who, threads, *spread(each), f"{ratio:.2f}")
-                about = {"rows": rows, "search": how} | asdict(spec)
-                medians = {"rate": statistics.median(each), "ratio": ratio}
-                found["speed"].append(about | medians | {"rates": each})
         console.print(table)
         for contender in contenders.values():
             contender.close()
-    return found
 
 
 def trained(folder: Path, options: Options) -> str:
@@ -815,7 +708,7 @@ def random_sources(rows: int, low: int, high: int) -> Rows:
     ]
 
 
-def agreement(specs: list[Decoding], console: Console) -> Row:
+def agreement(specs: list[Decoding], console: Console) -> None:
     """How many of 512 sources give our tokens, and how far the beams' scores are from ours."""
     contenders = {spec.who: Contender(spec) for spec in specs}
     sources = random_sources(512, 1, 20)
@@ -825,18 +718,15 @@ def agreement(specs: list[Decoding], console: Console) -> Row:
     hypotheses, scores, _ = contenders["ours"].ask("scored beam", sources, 50)
     table = Table("who", "greedy tokens equal", "beam 5 tokens equal", "largest score difference")
     table.title = f"agreement on 512 sources of 1 to 20 symbols; {right} of ours are right"
-    found: Row = {"right": right}
     for who in list(contenders)[1:]:
         greedy, _, _ = contenders[who].ask("greedy", sources, 50)
         rows, theirs, _ = contenders[who].ask("scored beam", sources, 50)
         far = max(abs(a - b) for a, b in zip(scores, theirs, strict=True))
         equal = [sum(map(list.__eq__, *pair)) for pair in ((greedy, expected), (rows, hypotheses))]
         table.add_row(who, *(f"{n} of 512" for n in equal), f"{far:.1e}")
-        found[who] = {"greedy_equal": equal[0], "beam_equal": equal[1], "score_difference": far}
     for contender in contenders.values():
         contender.close()
     console.print(table)
-    return found
 
 
 # All of them ---------------------------------------------------------------------------------
@@ -854,7 +744,6 @@ def main() -> None:
     parser.add_argument("--repeats", type=int, default=3)
     parser.add_argument("--seconds", type=float, help="of a stretch of training; 4, a GPU: 1")
     parser.add_argument("--tokens", nargs="+", type=int, default=TOKENS, help="on a GPU")
-    parser.add_argument("--json", action="store_true", help="one document on standard output")
     options = parser.parse_args()
     on_cuda = options.device == "cuda"
     if on_cuda and not torch.cuda.is_available():
@@ -862,15 +751,12 @@ def main() -> None:
     options.seconds = options.seconds or (1.0 if on_cuda else 4.0)
     if options.quick:
         options.repeats, options.seconds = 1, 0.5
-    console = Console(stderr=options.json, width=None if sys.stdout.isatty() else 110)
-    machine = {"processor": processor_name(), "cpus": THREADS, "platform": platform.platform()}
-    machine |= {name: installed(name) for name in ("torch", "transformers", "ctranslate2")}
-    found: Row = {"machine": machine}
     options.tokens = (256,) if options.quick else options.tokens
+    console = Console(width=None if sys.stdout.isatty() else 110)
+    versions = (f"{name} {installed(name)}" for name in ("torch", "transformers", "ctranslate2"))
+    console.print(f"{processor_name()}, {THREADS} cores, {', '.join(versions)}")
     for name in options.only or PARTS:
-        found[name] = PARTS[name](options, console)
-    if options.json:
-        print(json.dumps(found))
+        PARTS[name](options, console)
 
 
 if __name__ == "__main__":

@@ -1,6 +1,6 @@
-"""Prove on a CUDA machine that recorded steps equal eager ones, and time both.
+"""Prove on a CUDA machine that recorded steps equal eager ones; `bench.py` times both.
 
-    python scripts/gpu_check.py [steps] [resume] [speed] [--out FILE]
+    python scripts/gpu_check.py [steps] [resume] [--out FILE]
 
 A GPU may add up in another order each time, so eager is compared with itself too. Losses differ if
 they are more than a tolerance apart, and more than ten times what two eager runs are; weights, if
@@ -14,7 +14,6 @@ runs the same code with a stand-in that records nothing.
 import argparse
 import itertools
 import json
-import statistics
 import sys
 import tempfile
 import time
@@ -52,7 +51,6 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("parts", nargs="*", choices=[*PARTS, []], help="default: all")
     parser.add_argument("--device", choices=("cuda", "cpu"), default="cuda")
     parser.add_argument("--steps", type=int, default=200, help="updates that are compared")
-    parser.add_argument("--seconds", type=float, default=0.5, help="of a stretch that is timed")
     parser.add_argument("--quick", action="store_true", help="smallest sizes")
     parser.add_argument("--schemes", nargs="+", choices=list(SCHEMES), default=list(SCHEMES))
     parser.add_argument("--out", type=Path, help="all rows as JSON")
@@ -190,44 +188,7 @@ def resumed(options: Options, scheme: Row) -> Row:
     return row | {"verdict": "ok" if ok else "DIFFERS"}
 
 
-def speed(options: Options) -> Rows:
-    """Real target tokens a second of eager and recorded steps."""
-    sizes = [(16, 1, 2)] if options.quick else [(64, 2, 4), (256, 3, 8), (1024, 6, 16)]
-    budgets = [256] if options.quick else [4096, 16_384, 65_536]
-    ways = itertools.product(sizes, budgets, TOLERANCE, (False, True))
-    for (width, layers, heads), budget, precision, recorded in ways:
-        model = {"d_model": width, "d_ff": 4 * width, "n_heads": heads, "dropout": 0.1}
-        model |= {"n_encoder_layers": layers, "n_decoder_layers": layers}
-        given = {
-            "model": {**model, "positions": "sinusoidal"},
-            "data": {"batch_tokens": budget, "symbols": 100},
-        }
-        about = {"d_model": width, "batch_tokens": budget, "precision": precision}
-        make = partial(rate, options, precision, recorded, given)
-        yield about | {"recorded": recorded}, make
-
-
-def rate(options: Options, precision: Precision, recorded: bool, given: dict[str, Row]) -> Row:
-    """Median of three stretches after one in which all shapes occur."""
-    trainer = trainer_of(options, precision, recorded, **given)
-    batches = training_batches(trainer.dataset, trainer.config, 0, trainer.device)
-    began, rates = time.perf_counter(), []
-    for dealt in islice(batches, 4 if options.quick else 40):
-        trainer._step([dealt])
-    float(trainer._loss_sum)  # waits for the device
-    first = time.perf_counter() - began
-    for _ in range(3):
-        before, began = trainer.progress.target_tokens, time.perf_counter()
-        while time.perf_counter() - began < options.seconds:
-            for dealt in islice(batches, 10):
-                trainer._step([dealt])
-            finite = bool(torch.isfinite(trainer._loss_sum))
-        rates.append((trainer.progress.target_tokens - before) / (time.perf_counter() - began))
-    row = {"tokens_per_s": statistics.median(rates), "lowest": min(rates), "highest": max(rates)}
-    return row | {"first_steps_s": first, "verdict": "ok" if finite else "NOT FINITE"}
-
-
-PARTS: dict[str, Callable[[Options], Rows]] = {"steps": steps, "resume": resume, "speed": speed}
+PARTS: dict[str, Callable[[Options], Rows]] = {"steps": steps, "resume": resume}
 
 if __name__ == "__main__":
     sys.exit(main())

@@ -1,13 +1,11 @@
 """What does `toytrans check` say of the models of transformers and x-transformers?
 
-    python scripts/survey.py [NAME ...] [--seconds 120] [--processes 2] [--rows FILE] [--out FILE]
+    python scripts/survey.py [NAME ...] [--seconds 120] [--processes 2] > results/survey.md
 
 Builds every text family that generates from a tiny random config: encoder-decoders, decoders, and
 decoders of the BERT kind behind a BERT encoder; and x-transformers with each of its options. Each
 is checked in a process of its own, with a time limit. NAME: only those that begin so.
-Finished rows are kept in --rows, a JSON-lines file: a survey that was stopped goes on where it was,
-and models that are named are checked anew. Prints a Markdown table, or writes it between the two
-marks of --out. Exit code 1 if a model fails.
+Prints a page of Markdown. Exit code 1 if a model fails.
 """
 
 import argparse
@@ -19,10 +17,7 @@ import sys
 import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from pathlib import Path
 from typing import Any
-
-MARKS = "<!-- survey begins -->", "<!-- survey ends -->"
 
 SIZES = {
     32: "hidden_size d_model n_embd dim embedding_size embedding_dim word_embed_proj_dim emb_dim",
@@ -274,7 +269,6 @@ def check_one(kind: str, name: str) -> dict[str, Any]:
         "verdict": report.verdict,
         "checks": " ".join(result.name for result in report.failures),
         "note": "; ".join(f"{r.name}: {r.message}" for r in shown),
-        "differences": {r.name: r.difference for r in report.failures},
         "precision": report.precision,
         "seconds": time.perf_counter() - begun,
     }
@@ -322,12 +316,14 @@ def row_of(kind: str, name: str, seconds: float) -> dict[str, Any]:
 
 
 def table_of(rows: list[dict[str, Any]]) -> str:
-    """Markdown."""
+    """A page of Markdown."""
     from importlib.metadata import version
 
     counts = {v: sum(row["verdict"] == v for row in rows) for v in {r["verdict"] for r in rows}}
     packages = ", ".join(f"{p} {version(p)}" for p in ("torch", "transformers", "x-transformers"))
     lines = [
+        f"# `check` on {len(rows)} models of transformers and x-transformers",
+        "",
         f"Python {platform.python_version()}, {packages}; {len(rows)} models: "
         + ", ".join(f"{count} {verdict}" for verdict, count in sorted(counts.items())),
         "",
@@ -349,8 +345,6 @@ def main() -> int:
     parser.add_argument("names", nargs="*")
     parser.add_argument("--seconds", type=float, default=120)
     parser.add_argument("--processes", type=int, default=2)
-    parser.add_argument("--rows", type=Path, default=Path("survey.jsonl"))
-    parser.add_argument("--out", type=Path)
     parser.add_argument("--one", nargs=2, help=argparse.SUPPRESS)
     given = parser.parse_args()
     if given.one:
@@ -363,29 +357,10 @@ def main() -> int:
         for kind, name in families()
         if not given.names or any(f"{kind} {name}".startswith(part) for part in given.names)
     ]
-    known = {(row["kind"], row["name"]): row for row in kept_rows(given.rows)}
-    open_ones = [pair for pair in chosen if given.names or pair not in known]
-    with ThreadPoolExecutor(given.processes) as pool, given.rows.open("a") as file:
-        for row in pool.map(lambda pair: row_of(*pair, given.seconds), open_ones):
-            known[row["kind"], row["name"]] = row
-            print(json.dumps(row), file=file, flush=True)
-    rows = [known[pair] for pair in families() if pair in known]
-    if given.out is None:
-        print(table_of(rows))
-    else:
-        write(given.out, table_of(rows))
+    with ThreadPoolExecutor(given.processes) as pool:
+        rows = list(pool.map(lambda pair: row_of(*pair, given.seconds), chosen))
+    print(table_of(rows))
     return int(any(row["verdict"] in ("FAIL", "crash") for row in rows))
-
-
-def kept_rows(path: Path) -> list[dict[str, Any]]:
-    """What was found before, the oldest first."""
-    return [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
-
-
-def write(path: Path, table: str) -> None:
-    """Put a table between the two marks of a file."""
-    before, _, rest = path.read_text().partition(MARKS[0])
-    path.write_text(f"{before}{MARKS[0]}\n{table}\n{MARKS[1]}{rest.partition(MARKS[1])[2]}")
 
 
 if __name__ == "__main__":

@@ -125,13 +125,6 @@ def test_an_argument_with_an_unseen_symbol_is_numbered(run, refused):
     says(said, "toytrans: argument 3", "symbol 'x'", "5 symbols", "'0'")
 
 
-def test_a_mark_of_byte_order_is_no_part_of_the_first_symbol(run, command, stdin):
-    stdin(b"\xef\xbb\xbf1 2\n3\n")
-    marked = command("translate")
-    stdin(b"1 2\n3\n")
-    assert marked == command("translate") and marked.code == 0
-
-
 # Runs ----------------------------------------------------------------------------------------
 
 

@@ -14,7 +14,7 @@ from toytrans.data.pairs import DataFacts
 from toytrans.data.selection import Selection, first_of_each, pairs_of_split, trained_lengths
 from toytrans.errors import UserError
 from toytrans.evaluation import Scores, Span, evaluate, spans, translate, wilson_interval
-from toytrans.model.decoding import greedy
+from toytrans.model.decoding import search
 from toytrans.tokens import EOS_ID
 
 A, B, C = 5, 6, 7
@@ -52,7 +52,7 @@ def test_counts_are_those_of_one_row_at_a_time():
         loss += F.cross_entropy(logits[0], batch.tgt_out[0], reduction="sum").item()
         right += int((logits.argmax(-1) == batch.tgt_out).sum())
         tokens += batch.tgt_out.numel()
-        exact += greedy(model, batch.src).tokens.tolist() == batch.tgt_out.tolist()
+        exact += search(model, batch.src).tokens.tolist() == batch.tgt_out.tolist()
     total = scores.summary()
     assert (total["examples"], total["token_accuracy"]) == (30, right / tokens)
     assert total["exact_match"] == exact / 30

@@ -6,7 +6,7 @@ from conftest import script
 
 from toytrans.training.graphs import GraphedUpdate
 
-QUICK = ["--device", "cpu", "--steps", "2", "--quick", "--seconds", "0.01", "--schemes", "none"]
+QUICK = ["--device", "cpu", "--steps", "2", "--quick", "--schemes", "none"]
 
 
 def test_every_part_runs_and_finds_no_difference(tmp_path):
@@ -16,8 +16,6 @@ def test_every_part_runs_and_finds_no_difference(tmp_path):
     assert "stand-in" in found["device"]
     assert [row["precision"] for row in found["steps"]] == ["fp32", "bf16"]
     assert [row["resumed"] for row in found["resume"]] == [0]
-    assert [row["recorded"] for row in found["speed"]] == [False, True] * 2
-    assert min(row["tokens_per_s"] for row in found["speed"]) > 0
 
 
 def test_a_difference_and_an_error_are_noticed(tmp_path, monkeypatch):

@@ -36,7 +36,9 @@ def open_regular(path: Path | str) -> BufferedReader:
 
     Raises OSError, and Unreadable for a pipe or a device, which may never end.
     """
-    file = open(path, "rb", opener=_open_at_once)  # noqa: SIM115  # the caller's to close
+    at_once = getattr(os, "O_NONBLOCK", 0)  # a pipe without a writer would block for ever
+    opener = lambda name, flags: os.open(name, flags | at_once)  # noqa: E731
+    file = open(path, "rb", opener=opener)  # noqa: SIM115  # the caller's to close
     if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
         file.close()
         raise Unreadable(f"{path}: a pipe or a device; save it as a file, and name that")
@@ -93,11 +95,6 @@ def read_json(
         raise Unreadable(f"{path}: {otherwise}") from None
 
 
-def _open_at_once(path: str, flags: int) -> int:
-    """Open without blocking: a pipe without a writer would block for ever."""
-    return os.open(path, flags | getattr(os, "O_NONBLOCK", 0))
-
-
 def csv_text(rows: Iterable[Sequence[Any]]) -> str:
     """Rows as CSV. Text that a spreadsheet would take for a formula begins with an apostrophe."""
     text = io.StringIO()
@@ -112,7 +109,7 @@ def _cell(value: Any) -> Any:
 
 
 def to_bytes(text: str) -> bytes:
-    """Text for a file. Names of files that are no UTF-8 get their own bytes again."""
+    """Text for a file; a name in it that is no UTF-8 gets its own bytes again."""
     return text.encode(errors="surrogateescape")
 
 
@@ -177,11 +174,9 @@ def drafted(path: Path, *, replace: bool = False) -> Iterator[Path]:
         yield draft
         _place(draft, path, replace)
     finally:
-        if draft.is_dir():
-            shutil.rmtree(draft, ignore_errors=True)
-        else:
-            with contextlib.suppress(OSError):
-                draft.unlink(missing_ok=True)
+        shutil.rmtree(draft, ignore_errors=True)
+        with contextlib.suppress(OSError):
+            draft.unlink()
 
 
 def drafts_in(folder: Path) -> list[Path]:

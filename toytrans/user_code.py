@@ -56,14 +56,14 @@ def is_reference(text: str | None) -> bool:
 def absolute(text: str) -> str:
     """A reference with the absolute path of its file. Raises ValueError with a remedy."""
     place, _, name = text.rpartition(":")
-    if _MODULE.fullmatch(place) and name.isidentifier() and not place.endswith(".py"):
+    if place.endswith(".py") and name.isidentifier():
+        return f"{Path(place).absolute()}:{name}"
+    if _MODULE.fullmatch(place) and name.isidentifier():
         raise ValueError(
             f"{text!r} names a module, not a file; name a file whose one line is "
             f"`from {place} import {name}`: FILE.py:{name}"
         )
-    if not place.endswith(".py") or not name.isidentifier():
-        raise ValueError(f"{text!r} names no code; write it as FILE.py:NAME")
-    return f"{Path(place).absolute()}:{name}"
+    raise ValueError(f"{text!r} names no code; write it as FILE.py:NAME")
 
 
 def shown(reference: str) -> str:
@@ -71,61 +71,6 @@ def shown(reference: str) -> str:
     with contextlib.suppress(ValueError, OSError):
         return str(Path(reference).relative_to(Path.cwd()))
     return reference
-
-
-def load(reference: str) -> Any:
-    """What a reference names. Raises UserError."""
-    if not (reference in _trusted or _trusts_all or is_shipped(reference)):
-        raise UserError(
-            f"{shown(reference)}: code that a run names runs with --trust-code alone "
-            "(trust_code=True in Python); read it first"
-        )
-    path, _, name = reference.rpartition(":")
-    file = _opened(reference)
-    file.module = file.module or _run(path, file.raw)
-    if not hasattr(file.module, name):
-        own = file.module.__name__
-        names = [
-            known
-            for known, value in vars(file.module).items()
-            if not known.startswith("_")
-            and not isinstance(value, ModuleType)
-            and getattr(value, "__module__", own) == own  # not imported
-        ]
-        hint = did_you_mean(name, names) if names else "it defines nothing"
-        raise UserError(f"{shown(path)}: has no {name}; {hint}")
-    return getattr(file.module, name)
-
-
-def construct(reference: str, *arguments: Any) -> Any:
-    """What the class that a reference names makes of some arguments. Raises UserError."""
-    named = load(reference)
-    if not callable(named) or isinstance(named, ModuleType):
-        raise UserError(f"{shown(reference)}: is not a class")
-    try:
-        return named(*arguments)
-    except UserError:
-        raise
-    except RAISED as error:
-        raise UserError(f"{shown(reference)}: fails: {failure(error, reference)}") from None
-
-
-def fault_in_user_code(error: BaseException) -> str | None:
-    """An exception in one line if it came through a file of the user's that was run here.
-
-    An exit that this package asks for, because of a signal, is none of the user's.
-    """
-    if isinstance(error, SystemExit) and _raised_here(error):
-        return None
-    places = [path for path in _files if _line_of(error, path)]
-    return failure(error, f"{places[-1]}:") if places else None
-
-
-def failure(error: BaseException, reference: str) -> str:
-    """An exception in one line: its type, its message and its line in the user's file."""
-    path = _path_of(reference)
-    line = _line_of(error, path)
-    return f"{_summary(error)} ({shown(path)}:{line})" if line else _summary(error)
 
 
 # Trust ---------------------------------------------------------------------------------------
@@ -158,14 +103,14 @@ def trusting(everything: bool) -> Iterator[None]:
         _trusts_all = before
 
 
-def as_read(references: Iterable[str]) -> dict[str, bytes]:
-    """The file of each reference as it was read when it was named: what runs."""
-    return {reference: _opened(reference).raw for reference in references}
-
-
 def is_shipped(reference: str) -> bool:
     """Whether a file came with the package: it is trusted as the package is."""
     return Path(_path_of(reference)).resolve().is_relative_to((SHIPPED / "examples").resolve())
+
+
+def as_read(references: Iterable[str]) -> dict[str, bytes]:
+    """The file of each reference as it was read when it was named: what runs."""
+    return {reference: _opened(reference).raw for reference in references}
 
 
 def digests(references: Iterable[str]) -> list[str]:
@@ -193,6 +138,41 @@ def _read(path: str) -> bytes:
 # Running -------------------------------------------------------------------------------------
 
 
+def load(reference: str) -> Any:
+    """What a reference names. Raises UserError."""
+    if not (reference in _trusted or _trusts_all or is_shipped(reference)):
+        raise UserError(
+            f"{shown(reference)}: code that a run names runs with --trust-code alone "
+            "(trust_code=True in Python); read it first"
+        )
+    path, _, name = reference.rpartition(":")
+    file = _opened(reference)
+    file.module = file.module or _run(path, file.raw)
+    if not hasattr(file.module, name):
+        names = [
+            known
+            for known, value in vars(file.module).items()
+            if not known.startswith("_")
+            and getattr(value, "__module__", "") == file.module.__name__  # not imported
+        ]
+        hint = did_you_mean(name, names) if names else "it defines nothing"
+        raise UserError(f"{shown(path)}: has no {name}; {hint}")
+    return getattr(file.module, name)
+
+
+def construct(reference: str, *arguments: Any) -> Any:
+    """What the class that a reference names makes of some arguments. Raises UserError."""
+    named = load(reference)
+    if not callable(named):
+        raise UserError(f"{shown(reference)}: is not a class")
+    try:
+        return named(*arguments)
+    except UserError:
+        raise
+    except RAISED as error:
+        raise UserError(f"{shown(reference)}: fails: {failure(error, reference)}") from None
+
+
 def _run(path: str, raw: bytes) -> ModuleType:
     """The module of a file. While it runs, it can import the modules beside it, after those that
     are installed. Whatever it raises becomes a UserError."""
@@ -204,25 +184,45 @@ def _run(path: str, raw: bytes) -> ModuleType:
     sys.path.append(folder)
     try:
         exec(compile(raw, path, "exec", dont_inherit=True), module.__dict__)
-    except ModuleNotFoundError as error:
-        raise UserError(f"{_place(error, path)}: {error}; install it, or mend it") from None
     except RAISED as error:
-        raise UserError(f"{_place(error, path)}: fails on import: {_summary(error)}") from None
+        line = _line_of(error, path)
+        place = f"{shown(path)}:{line}" if line else shown(path)
+        if isinstance(error, ModuleNotFoundError):
+            raise UserError(f"{place}: {error}; install it, or mend it") from None
+        raise UserError(f"{place}: fails on import: {_summary(error)}") from None
     finally:
         with contextlib.suppress(ValueError):
             sys.path.remove(folder)
     return module
 
 
+# What it raises ------------------------------------------------------------------------------
+
+
+def fault_in_user_code(error: BaseException) -> str | None:
+    """An exception in one line if it came through a file of the user's that was run here.
+
+    An exit that this package asks for, because of a signal, is none of the user's.
+    """
+    if isinstance(error, SystemExit):
+        *_, last = traceback.walk_tb(error.__traceback__)
+        if str(last[0].f_globals.get("__name__")).startswith(f"{__package__}."):
+            return None
+    places = [path for path in _files if _line_of(error, path)]
+    return failure(error, f"{places[-1]}:") if places else None
+
+
+def failure(error: BaseException, reference: str) -> str:
+    """An exception in one line: its type, its message and its line in the user's file."""
+    path = _path_of(reference)
+    line = _line_of(error, path)
+    return f"{_summary(error)} ({shown(path)}:{line})" if line else _summary(error)
+
+
 def _summary(error: BaseException) -> str:
     """The type of an exception and the first line of its message."""
     first = (str(error).splitlines() or [""])[0][:200]
     return f"{type(error).__name__}: {first}" if first else type(error).__name__
-
-
-def _place(error: BaseException, path: str) -> str:
-    line = _line_of(error, path)
-    return f"{shown(path)}:{line}" if line else shown(path)
 
 
 def _line_of(error: BaseException, path: str) -> int | None:
@@ -232,9 +232,3 @@ def _line_of(error: BaseException, path: str) -> int | None:
     frames = traceback.walk_tb(error.__traceback__)
     lines = [line for frame, line in frames if frame.f_code.co_filename == path]
     return lines[-1] if lines else None
-
-
-def _raised_here(error: BaseException) -> bool:
-    """Whether code of this package raised an exception."""
-    *_, last = traceback.walk_tb(error.__traceback__)
-    return str(last[0].f_globals.get("__name__")).startswith(f"{__package__}.")

@@ -15,7 +15,7 @@ from torch.nn import functional as F
 from toytrans.config.schema import ModelConfig
 from toytrans.errors import UserError
 from toytrans.model.backends.dropout import Dropout
-from toytrans.model.positions.sinusoidal import sinusoids
+from toytrans.model.positions.absolute import sinusoids
 from toytrans.model.seq2seq import RowState, Seq2Seq
 from toytrans.tokens import PAD_ID
 
@@ -138,7 +138,7 @@ class Convolutional(Seq2Seq):
         x, length = embedding(ids) * self.config.d_model**0.5, ids.shape[1]
         if self.learned:
             return self.drop(x + self.places.weight[start : start + length])
-        return self.drop(x + sinusoids(start, length, x.shape[-1], x.device).to(x.dtype))
+        return self.drop(x + sinusoids(start, length, x.shape[-1]).to(x))
 
 
 class Sinusoidal(Convolutional):

@@ -3,7 +3,6 @@
 import pytest
 import torch
 from torch import nn
-from torch.nn import functional as F
 from zoo import built
 
 from toytrans import check
@@ -53,20 +52,6 @@ def test_torchs_own_module_is_judged_where_it_takes_shortcuts():
     assert found.verdict == "PASS" and "1 attention:" in found.message
 
 
-class Pointer(Multihead):
-    """Places are pointed at by unscaled products, which are no weights of values."""
-
-    def forward(self, ids):
-        x = super().forward(ids)
-        shares = (x @ x.mT).tril().softmax(-1)
-        return x + F.one_hot(ids, 20).to(x) * shares.diagonal(dim1=1, dim2=2)[..., None]
-
-
-def test_a_softmax_that_weighs_no_values_is_no_attention():
-    found = scores_of(model=Pointer(), kind="decoder", pad_id=0, vocabulary_size=20)
-    assert found.verdict == "PASS" and "1 attention:" in found.message
-
-
 def test_why_nothing_was_judged_is_said():
     table = nn.Embedding(20, 20)
 
@@ -91,13 +76,3 @@ def test_a_scale_of_hugging_faces_config_is_no_mistake():
         assert found.verdict == "cannot judge" and "give scale=0.25" in found.message
     assert scores_of(model=granite, scale=0.25).verdict == "PASS"
     assert scores_of(model=granite, scale=0.5).verdict == "FAIL"
-
-
-def test_equal_numbers_do_not_tell_how_heads_are_merged():
-    arguments = built("scale on the queries")
-    frozen = [
-        parameter.requires_grad_(False).zero_()
-        for name, parameter in arguments["model"].named_parameters()
-        if ".c." in name
-    ]
-    assert frozen and scores_of(**arguments).verdict == "PASS"

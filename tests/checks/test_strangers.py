@@ -1,6 +1,5 @@
 """What `check` says to those who bring their own model for the first time."""
 
-import functools
 import warnings
 
 import pytest
@@ -8,8 +7,7 @@ import torch
 from conftest import Command
 from torch import nn
 from zoo import built
-from zoo.parts import real
-from zoo.sound_torch import Torchs
+from zoo.parts import Torchs, real
 
 from toytrans import check
 from toytrans.checks import plan
@@ -107,26 +105,6 @@ def test_a_wrapper_fits_the_signature(forward, line):
     assert line in str(refused.value)
 
 
-class Callable:
-    def __call__(self, src, tgt, tgt_mask):
-        return tgt
-
-
-@pytest.mark.parametrize("model", [functools.partial(Callable()), Callable()])
-def test_a_callable_without_a_name_is_refused_too(model):
-    with pytest.raises(UserError, match="takes tgt_mask beside ids"):
-        check(model, **IDS)
-
-
-def test_ids_that_are_called_padded_or_masked_are_ids():
-    model = Torchs().eval()
-    for function in (
-        lambda src, tgt_padded: model(src, tgt_padded),
-        lambda src_padded, tgt_masked: model(src_padded, tgt_masked),
-    ):
-        assert check(function, **IDS, **SHORT, only="future").passed
-
-
 def test_the_command_prints_the_wrapper_and_the_argument_to_give(tmp_path, command: Command):
     path = tmp_path / "strange.py"
     path.write_text(
@@ -184,17 +162,3 @@ def test_nan_is_said_once_and_what_it_moves_is_marked():
     nan = {each.name for each in report.failures if each.difference != each.difference}
     assert {name for name, first in report.follows.items() if first == "pads"} >= nan - {"pads"}
     assert nan >= {"pads", "calls"} and "future" in names(report.failures) - nan
-
-
-def test_what_a_model_refuses_is_said_once():
-    report = check(**built("twenty places that are not given"))
-    text = str(report)
-    assert report.passed and text.count("are too many") == 1 and text.count("the same error") == 2
-
-
-def test_what_does_not_apply_takes_one_line():
-    text = str(check(lambda ids: nn.functional.one_hot(ids, 20).double(), kind="encoder", **IDS))
-    lines = text.splitlines()
-    assert sum("does not apply" in line for line in lines) == 1
-    assert sum(line.startswith("not asked:") for line in lines) == 1
-    assert "loss, labels: the labels of an encoder" in text

@@ -1,14 +1,10 @@
 """`toytrans eval` and `toytrans translate`: several runs, lengths, and which run is taken."""
 
-import importlib
 import json
 import re
 from pathlib import Path
 
 from conftest import Command, tiny_yaml
-
-from toytrans.evaluation import Scores
-from toytrans.training.run import Run
 
 
 def test_a_run_that_is_named_twice_is_measured_once(run: Path, command: Command):
@@ -23,30 +19,6 @@ def test_the_newest_run_is_named_with_what_is_missing(run: Path, command: Comman
     answer = command("translate", "1")
     assert answer.err == "run: runs/c, the newest; training is unfinished: step 6 of 9\n"
     assert command("translate", "runs/c", "1").err == "", "it was named by the user"
-
-
-def test_four_hundred_lengths_fit_eighty_columns(run: Path, command: Command, monkeypatch):
-    """They are measured once, decoded to 9 tokens at most, and shown in both ways."""
-    monkeypatch.setenv("COLUMNS", "80")
-    greedy = importlib.import_module("toytrans.model.decoding.greedy")
-    limits = greedy.token_limits
-    monkeypatch.setattr(greedy, "token_limits", lambda *given: limits(*given).clamp(max=9))
-    measure, found = Run.measure, []
-
-    def once(*given) -> Scores:
-        if not found:
-            found.append(measure(*given))
-        return found[0]
-
-    monkeypatch.setattr(Run, "measure", once)
-    options = ("--lengths", "1:400", "--examples", "40", "--decode", "1")
-    out = command("eval", "runs/c", *options).out
-    assert max(map(len, out.splitlines())) <= 80 and out.count("\n") < 100
-    assert "…" not in out and "\x1b" not in out
-    assert re.search(r"^ +2\d\d-2\d\d ", out, re.M)
-    document = json.loads(command("eval", "runs/c", *options, "--json").out)
-    assert len(document["by_length"]) > 30, "each length in JSON"
-    assert document["examples"] == 40 >= document["decoded"] == len(document["by_length"])
 
 
 def test_a_narrow_terminal_cuts_no_number(run: Path, command: Command, monkeypatch):

@@ -11,9 +11,8 @@ from conftest import Command
 import toytrans
 from toytrans.checks.result import CHECKS
 from toytrans.config.explain import explain_key, keys
-from toytrans.config.load import load_config
+from toytrans.config.load import load_config, new_config
 from toytrans.config.names import FaultName, TaskName
-from toytrans.config.new import new_config
 
 pytestmark = pytest.mark.usefixtures("here")
 NAMED = {"tasks": get_args(TaskName), "faults": get_args(FaultName)}

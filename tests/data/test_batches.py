@@ -5,7 +5,7 @@ from itertools import islice
 
 import pytest
 import torch
-from conftest import Command, config_of
+from conftest import config_of
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -97,32 +97,16 @@ def test_the_number_of_pairs_dealt_is_all_the_state(data):
             assert all(torch.equal(a, b) for a, b in zip(batch, expected, strict=True))
 
 
-def rows_of(batches: list[Batch]) -> Counter:
-    return Counter(
-        tuple(row) for batch in batches for row in batch.src.tolist() if row[0] != PAD_ID
-    )
-
-
-def trimmed(counter: Counter) -> Counter:
-    found: Counter = Counter()
-    for row, count in counter.items():
-        found[tuple(i for i in row if i != PAD_ID)] += count
-    return found
+def dealt_out(batches: list[tuple[Batch, int]], pairs: int) -> Counter:
+    """The sources of the batches up to a number of pairs, where one ends, and how often each."""
+    assert pairs in [dealt for _, dealt in batches]
+    rows = (row for batch, dealt in batches if dealt <= pairs for row in batch.src.tolist())
+    return Counter(tuple(i for i in row if i != PAD_ID) for row in rows if row[0] != PAD_ID)
 
 
 def test_any_batch_size_deals_out_the_same_pairs():
     small, large = stream(budget=1024, count=700), stream(budget=6144, count=400)  # two pools, one
-    totals = []
-    for batches in (small, large):
-        taken, kept = 0, []
-        for batch, dealt in batches:
-            taken = dealt
-            kept.append(batch)
-            if taken == 8192:
-                break
-        assert taken == 8192
-        totals.append(trimmed(rows_of(kept)))
-    assert totals[0] == totals[1]
+    assert dealt_out(small, 8192) == dealt_out(large, 8192)
 
 
 def test_buckets_end_where_a_learned_table_does():
@@ -136,14 +120,8 @@ def test_buckets_end_where_a_learned_table_does():
 
 
 def test_a_limited_split_goes_round_in_epochs():
-    batches = stream(train_examples=1024, budget=1024, count=300)
-    kept = []
-    for batch, dealt in batches:
-        kept.append(batch)
-        if dealt == 4096:
-            break
-    assert all(n % 4 == 0 for n in trimmed(rows_of(kept)).values())  # 4 epochs of each pair
-    assert sum(trimmed(rows_of(kept)).values()) == 4096
+    counts = dealt_out(stream(train_examples=1024, budget=1024, count=300), 4096)
+    assert all(n % 4 == 0 for n in counts.values()) and counts.total() == 4096
 
 
 def test_evaluation_sees_every_pair_once():
@@ -172,19 +150,3 @@ def test_an_evaluation_of_long_pairs_has_few_rows_at_once(monkeypatch):
         assert len(which) == 1 or scores[-1] <= most
     assert sorted(seen) == list(range(10)), "every pair once"
     assert max(scores) > most and len(scores) > 3, "the longest pair comes alone"
-
-
-def test_random_positions_have_room_for_every_length_that_a_config_allows(command: Command, here):
-    """A quarter of 100 places: 24 symbols and their end."""
-    sets = ("model.positions=sinusoidal", "model.random_positions=true", "model.max_positions=100")
-    sets += ("data.train_length=[1, 24]", "data.test_length=[24, 24]", "train.max_steps=2")
-    words = [word for setting in sets for word in ("--set", setting)]
-    done = command("train", "c.yaml", "--out", "r", *words)
-    assert done.code == 0, done.err
-
-
-def test_the_batches_of_one_step_are_bounded_together(here, refused):
-    settings = ("--set", "train.accumulate=65536", "--set", "data.batch_tokens=200000")
-    message = refused("train", "c.yaml", *settings)
-    assert "train.accumulate: 65,536 batches of up to " in message
-    assert "more than the 16,777,216 of one step; lower it, data.batch_tokens" in message

@@ -9,7 +9,7 @@ from conftest import Answer, Command, config_of, tiny_yaml
 
 from toytrans import user_code
 from toytrans.data.open import open_dataset
-from toytrans.data.pairs import SPLITS, Pairs
+from toytrans.data.pairs import Pairs
 from toytrans.data.tasks.base import TaskPairs
 from toytrans.errors import UserError
 
@@ -77,17 +77,10 @@ def test_a_function_is_a_task_like_any_other():
     assert source.facts.vocabulary.symbols == tuple("0123456789")
 
 
-def test_pair_i_depends_on_seed_split_and_i_alone():
-    source, again = opened("Brackets"), opened("Brackets")
-    for split in SPLITS:
-        some = torch.tensor([40, 3, 11])
-        whole = rows(source, source.pairs(split, torch.arange(50)))
-        assert rows(again, again.pairs(split, some)) == [whole[40], whole[3], whole[11]]
-
-
 def test_a_sampler_and_symbols_of_its_own():
-    source = opened("Brackets", train_length=[2, 20])
+    source, again = (opened("Brackets", train_length=[2, 20]) for _ in range(2))
     pairs = rows(source, source.pairs("train", torch.arange(400)))
+    assert rows(again, again.pairs("train", torch.tensor([40, 3]))) == [pairs[40], pairs[3]]
     assert source.facts.vocabulary.symbols == ("(", ")", "yes", "no")
     assert {len(src) % 2 for src, _ in pairs} == {0}
     answers = {tuple(tgt) for _, tgt in pairs}
@@ -124,14 +117,17 @@ def test_train_eval_translate_and_resume(command: Command, own: Path):
     assert "resumed at step 3" in resumed(command, 4).err
     own.write_text("# moved about\n" + own.read_text())
     assert "the code has changed since; the pairs" in resumed(command, 5).err
+    own = own.rename("moved.py")
+    Path("c.yaml").write_text(Path("c.yaml").read_text().replace("own.py", "moved.py"))
+    assert "resumed at step 5" in resumed(command, 6).err, "the pairs are the same"
     own.write_text(own.read_text().replace("return target", "return target[::-1]"))
-    refusal = resumed(command, 6)
+    refusal = resumed(command, 7)
     assert refusal.code == 2 and "the training data is not that of the saved run" in refusal.err
     assert "not those that the run was trained on" in command("eval", "r", *TRUST).err
     own.unlink()
     assert command("translate", "r", "1 2 3").code == 0, "translation needs no task"
     gone = command("eval", "r", *TRUST)
-    assert gone.code == 2 and "own.py: no such file" in gone.err
+    assert gone.code == 2 and "moved.py: no such file" in gone.err
 
 
 def resumed(command: Command, steps: int) -> Answer:
@@ -139,20 +135,10 @@ def resumed(command: Command, steps: int) -> Answer:
     return command("train", "c.yaml", "--out", "r", "--resume", "--set", limit)
 
 
-def test_the_file_may_move_if_its_pairs_are_the_same(command: Command, own: Path):
-    assert command("train", "c.yaml", "--out", "r", "--set", "train.max_steps=3").code == 0
-    own.rename("moved.py")
-    moved = Path("c.yaml").read_text().replace("own.py", "moved.py")
-    Path("c.yaml").write_text(moved)
-    assert "resumed at step 3" in resumed(command, 4).err
-
-
 REFUSED = {
     "f = 3\n": ("own.py:f", "cannot be called"),
     "import os as f\n": ("own.py:f", "is a module"),
     "def g(s): return s\n": ("own.py: has no f", "there are g"),
-    "def ff(s): return s\n": ("own.py: has no f", "did you mean ff?"),
-    "": ("own.py: has no f", "defines nothing"),
     "x = 1\n\ndef f(s) return s\n": ("own.py:3: ", "SyntaxError"),
     "\nraise ValueError('no\\nway')\n": ("own.py:2: ", "ValueError: no\n"),
     "import nowhere_at_all\n": ("own.py:1: ", "nowhere_at_all", "install"),
@@ -161,8 +147,6 @@ REFUSED = {
         "own.py:f: target([",
         "raises IndexError: list index out of range (own.py:2)",
     ),
-    "def f(s):\n    raise SystemExit(0)\n": ("target([", "raises SystemExit: 0 (own.py:2)"),
-    "def f(): pass\n": ("target([", "TypeError"),
     "def f(s): pass\n": ("is None, not a list", "end with return?"),
     "def f(s): return 'abc'\n": ("is of type str, not a list",),
     "def f(s): return [x / 2 for x in s]\n": ("of type float, not a whole number",),
@@ -176,14 +160,12 @@ REFUSED = {
         "own.py:f: symbols: 0; it may be a whole number, 1 to 100,000",
     ),
     "def f(s): return s\nf.symbols = ['a', 'a']\n": ("names of symbols differ",),
-    "def f(s): return s\nf.symbols = ['a b']\n": ("have no blanks",),
     "def f(s): return s\nf.shortest = 11\n": ("data.train_length", "11 or more"),
     "def f(s): return s\nf.separators = ['+']\n": ("'+' is none of its symbols",),
     "def f(s): return s\nf.source = 3\n": ("source is not a function",),
     "class f:\n    pass\n": ("has no target(source)",),
     "class f:\n    def __init__(self): 1 / 0\n": ("f() raises ZeroDivisionError", "own.py:2"),
     "def f(s): return s\nf.source = lambda n, r: [0] * (n + 1)\n": ("source(1, random) has 2",),
-    "def f(s): return s\nf.source = lambda n, r: [99]\n": ("source(1, random) holds symbol 99",),
     "import random\ndef f(s): return s\n"
     "f.source = lambda n, r: [random.randrange(10) for _ in range(n)]\n": (
         "two calls of source(",
@@ -200,12 +182,9 @@ def test_what_is_wrong_with_a_task_is_one_line(code: str, own: Path, refused: Ca
         assert part in message, message
 
 
-def test_places_that_hold_no_code(refused: Callable[..., str], here: Path):
-    (here / "folder.py").mkdir()
+def test_places_that_hold_no_code(refused: Callable[..., str]):
     assert "none.py: no such file" in refused("explain", "none.py:f")
-    assert "folder.py: is a directory" in refused("explain", "folder.py:f")
     assert "write it as FILE.py:NAME" in refused("explain", "own.py")
-    assert "write it as FILE.py:NAME" in refused("explain", "a/b:f")
     assert "data.task" in refused("train", "c.yaml", "--set", "data.task=own.py:")
 
 
@@ -213,13 +192,6 @@ def test_symbols_of_the_config_and_of_the_task_exclude_each_other():
     assert len(opened("swap_pairs", symbols=4).facts.vocabulary.symbols) == 4
     with pytest.raises(UserError, match=r"names its 2 symbols itself; leave data\.symbols out"):
         opened("Brackets", symbols=4)
-
-
-def test_a_file_may_import_what_lies_beside_it(here: Path, command: Command):
-    (here / "pack").mkdir()
-    (here / "pack" / "tasks.py").write_text("def same(s): return list(s)\n")
-    (here / "beside.py").write_text("from pack.tasks import same as f\n")
-    assert command("explain", "beside.py:f").code == 0
 
 
 ROOM = "model.positions=learned", "model.max_positions=40"

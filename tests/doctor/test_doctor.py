@@ -167,7 +167,7 @@ def test_no_pattern_of_errors_of_a_sound_decoder_looks_like_a_leak(errors):
     found = names(a_case(STAYS, valid=(exact, accuracy, 2.2)))
     assert "reads_the_future" not in found
     leaking = names(a_case(STAYS, valid=(max(0.0, exact - 0.05), 1.0, 2.2)))
-    assert ("reads_the_future" in leaking) == (exact < 1 or 0.05 > 0.02)
+    assert "reads_the_future" in leaking
 
 
 NUMBER = st.floats(0, 1e6, allow_nan=False) | st.none()

@@ -121,8 +121,7 @@ def test_every_command_of_the_sheet_runs_in_the_folder_of_the_exercise(
     assert command(*new).code == 0
     monkeypatch.chdir("e")
     sheet = Path("SHEET.md").read_text()
-    assert f"level {level}" in sheet.splitlines()[0] and "--run" not in sheet
-    assert max(map(len, sheet.splitlines())) <= 140
+    assert f"level {level}" in sheet.splitlines()[0]
     lines = re.findall(r"^ +toytrans (.*)$", sheet, re.MULTILINE)
     assert len(lines) >= 9
     for line in lines:
@@ -277,8 +276,7 @@ def test_a_class_is_graded(tmp_path: Path, monkeypatch, command: Command, refuse
     assert [marks["'=Ann, B"][k] for k in ("answers", "fault")] == ["1", truth[0]]
     assert [marks["02"][k] for k in ("answer", "answers", "hints")] == [truth[1], "2", "0"]
     assert marks["02"]["time"][:2] == "20"
-    assert [marks["03"][k] for k in ("answer", "answers", "hints")] == [wrong, "1", "1"]
-    assert marks["03"]["right"] == "no"
+    assert [marks["03"][k] for k in ("answer", "hints", "right")] == [wrong, "1", "no"]
     assert marks["04"]["answer"] == marks["04"]["right"] == marks["04"]["note"] == ""
     copied = "another folder has this exercise too"
     notes = {
@@ -368,16 +366,11 @@ def test_a_closed_exercise_tells_nothing_before_grading(
     assert "01: not the exercise that was handed out" in command(*grade).out
     assert command(*new, "alone").code == 0
     assert read(Path("alone")).limit == 1, "of a closed exercise"
-
-
-def test_answers_beyond_the_limit_do_not_count(tmp_path: Path, monkeypatch, command: Command):
-    monkeypatch.chdir(tmp_path)
-    new = ("exercise", "new", "--class", "1", "--answers", "1", "--key", KEY, "--out", "class")
-    assert command(*new).code == 0
-    truth = read(Path("class/01")).answer
-    wrong = next(str(fault) for fault in DRAWN[1] if fault != truth)
-    told = command("exercise", "check", wrong, "class/01").out
-    assert told == f"wrong: it is not {wrong}; answers so far: 1 of 1\n"
-    path = Path("class/01/progress.jsonl")
-    path.write_text(path.read_text() + path.read_text().replace(wrong, truth))  # by hand
-    assert "0 right, 1 wrong, 0 not" in command("exercise", "grade", "class", "--key", KEY).out
+    path = Path("alone/progress.jsonl")
+    truth = read(path.parent).answer
+    command(*check, next(str(fault) for fault in DRAWN[2] if fault != truth), "alone")
+    added = path.read_text()
+    path.write_text(added + re.sub('"answer":"[a-z_]*"', f'"answer":"{truth}"', added))  # by hand
+    shutil.move("alone", "alone.class/1")
+    done = command("exercise", "grade", "alone.class", "--key", KEY)
+    assert "0 right, 1 wrong, 0 not" in done.out, "answers beyond the limit do not count"

@@ -171,33 +171,23 @@ def test_with_our_weights_a_library_computes_our_attention(library, batch):
             assert torch.allclose(ours[where], theirs[where], rtol=0, atol=1e-12), name
 
 
-BY_HAND: dict[str, list[tuple[str, Any]]] = {
-    "sockeye": [("target_mask", [[[0, 1], [0, 0]]] * 2 + [[[0, 1], [0, 1]]] * 2)],
+ARGUMENTS = {
+    "sockeye": ["att_mask", "target_mask", "source_mask"],
     "t2t": [
-        (
-            "decoder_self_attention_bias",
-            [[[[0, -1e9], [0, 0]]], [[[0, -1e9], [0, -1e9]]]],
-        ),
-        ("encoder_decoder_attention_bias", [[[[0, 0]]], [[[0, -1e9]]]]),
+        f"{name}_attention_bias" for name in ("encoder_self", "decoder_self", "encoder_decoder")
     ],
-    "joeynmt": [
-        ("src_mask", [[[1, 1]], [[1, 0]]]),
-        ("trg_mask", [[[1, 0], [1, 1]], [[1, 0], [1, 0]]]),
-    ],
-    "annotated": [("tgt_mask", [[[1, 0], [1, 1]], [[1, 0], [1, 0]]])],
+    "joeynmt": ["src_mask", "trg_mask", "src_mask"],
+    "annotated": ["src_mask", "tgt_mask", "src_mask"],
 }
-"""Arguments of libraries that are imitated here; the others are called."""
+"""Of libraries that are imitated here; the others are called by these names."""
 
 
-@pytest.mark.parametrize("library", BY_HAND)
-def test_two_pairs_by_hand(library):
-    """Two heads; the second pair's source and target are one token and a pad."""
-    src, tgt_in = torch.tensor([[4, 2], [2, 0]]), torch.tensor([[1, 4], [1, 0]])
-    found = convert(make_masks(src, tgt_in), library, 2)
-    given = {each.argument: each.tensor for each in found}
-    for argument, values in BY_HAND[library]:
-        assert given[argument].tolist() == values
-        assert given[argument].dtype == (torch.float32 if library == "t2t" else torch.bool)
+@pytest.mark.parametrize("library", ARGUMENTS)
+def test_arguments_of_libraries_that_are_imitated(library):
+    found = convert(make_masks(*BATCHES[0]), library, HEADS)
+    assert [each.argument for each in found] == ARGUMENTS[library]
+    kind = torch.float32 if library == "t2t" else torch.bool
+    assert all(each.tensor.dtype == kind for each in found)
 
 
 def test_an_unknown_library_is_refused():

@@ -7,15 +7,9 @@ import torch
 from conftest import EVERY_ANCHOR, SCHEMES, VOCABULARY, model_of
 
 from toytrans.data.pairs import bucket
-from toytrans.model.decoding import (
-    beam_search,
-    greedy,
-    loop,
-    search,
-    token_limits,
-)
+from toytrans.model.decoding import search, searches, token_limits
 from toytrans.model.decoding.cached import CachedState
-from toytrans.model.decoding.loop import rows_to_keep
+from toytrans.model.decoding.searches import rows_to_keep
 from toytrans.tokens import BOS_ID, EOS_ID, PAD_ID, Vocabulary
 
 SRC = torch.tensor(
@@ -114,7 +108,7 @@ def test_the_cache_gives_the_same_tokens_as_whole_passes(positions):
         model = lively(positions, norm=norm, share_layers=norm == "post")
         with torch.no_grad():
             model.output.weight[EOS_ID] *= 1.5
-        found = greedy(model, SRC).tokens.tolist()
+        found = search(model, SRC).tokens.tolist()
         expected = greedy_without_cache(model, SRC)
         assert [[i for i in row if i != PAD_ID] for row in found] == [
             [i for i in row if i != PAD_ID] for row in expected
@@ -126,11 +120,11 @@ def test_a_learned_table_bounds_decoding():
     with torch.no_grad():
         model.output.weight[EOS_ID] = 0
         model.output.weight[5] *= 30
-    assert greedy(model, SRC).tokens.shape[1] <= 8
+    assert search(model, SRC).tokens.shape[1] <= 8
 
 
 def test_no_rows_give_no_rows():
-    assert greedy(lively("none"), SRC[:0]).tokens.shape == (0, 0)
+    assert search(lively("none"), SRC[:0]).tokens.shape == (0, 0)
 
 
 def scored(model, src, sequence):
@@ -143,9 +137,8 @@ def scored(model, src, sequence):
     return total
 
 
-@pytest.mark.parametrize("alpha", [0.0, 1.0])
-def test_wide_beams_find_the_best_of_all_sequences(monkeypatch, alpha):
-    monkeypatch.setattr(loop, "TARGET_SLACK", 2)
+def test_wide_beams_find_the_best_of_all_sequences(monkeypatch):
+    monkeypatch.setattr(searches, "TARGET_SLACK", 2)
     src = torch.tensor([[1, 3, 2], [1, 2, 0]])
     for seed in range(4):
         torch.manual_seed(seed)
@@ -153,13 +146,13 @@ def test_wide_beams_find_the_best_of_all_sequences(monkeypatch, alpha):
         with torch.no_grad():
             for parameter in model.parameters():
                 parameter.mul_(2)
-        found = beam_search(model, src, width=300, alpha=alpha)
+        found = search(model, src, beam=300)
         for row, limit in ((0, 4), (1, 2)):
             alone = src[row : row + 1, : 3 - row]
             with torch.no_grad():
                 best = max(
                     (
-                        (scored(model, alone, (*middle, EOS_ID)) / (n + 1) ** alpha, middle)
+                        (scored(model, alone, (*middle, EOS_ID)) / (n + 1), middle)
                         for n in range(limit)
                         for middle in itertools.product((3, 4), repeat=n)
                     ),
@@ -167,18 +160,6 @@ def test_wide_beams_find_the_best_of_all_sequences(monkeypatch, alpha):
             assert found.score[row].item() == pytest.approx(best[0], abs=1e-9)
             tokens = [i for i in found.tokens[row].tolist()][: len(best[1]) + 1]
             assert tokens == [*best[1], EOS_ID]
-
-
-def test_one_beam_is_greedy_search_where_sequences_end():
-    model = lively("anchored")
-    one, plain = beam_search(model, SRC, width=1), greedy(model, SRC)
-    ended = (plain.tokens == EOS_ID).any(1)
-    assert ended.any()
-    for row in ended.nonzero()[:, 0].tolist():
-        said = plain.tokens[row][plain.tokens[row] != PAD_ID].tolist()
-        assert one.tokens[row, : len(said)].tolist() == said
-        alone = SRC[row : row + 1][:, SRC[row] != PAD_ID]
-        assert one.score[row].item() == pytest.approx(scored(model, alone, said) / len(said))
 
 
 @pytest.mark.parametrize("model", ["anchored", "sinusoidal", EVERY_ANCHOR], ids=str)

@@ -24,7 +24,7 @@ from toytrans.training.run import RunFolder, create_run
 from toytrans.training.trainer import Trainer
 
 HERE = Path(__file__).parent
-FAILS_SOON = f"from toytrans.cli import reporter; reporter.SECONDS_FOR_REPORTER = 0.5; {COMMAND}"
+FAILS_SOON = f"from toytrans.cli import terminal; terminal.SECONDS_FOR_REPORTER = 0.5; {COMMAND}"
 """The command, whose silent process does not wait long for the one that prints the error."""
 
 IN_TWO = "from test_distributed import in_two_processes; in_two_processes()"

@@ -35,26 +35,15 @@ def test_what_a_run_directory_holds(command: Command):
     assert str(state) == "finished" and state.exact_match is not None
 
 
-NOT_OF_ROTARY = ("class", "max_positions")
-
-
-def test_a_saved_config_says_what_applies_to_the_run(command: Command):
-    """It trains the same run again; one that spells out what does not apply is the same config."""
+def test_a_saved_config_says_what_applies_to_the_run_and_trains_it_again(command: Command):
     command(*TRAIN, "--set", "model.positions=rotary")
     path = Path("r/config.yaml")
     saved = yaml.safe_load(path.read_text())
-    assert saved["model"].keys().isdisjoint(NOT_OF_ROTARY)
+    assert saved["model"].keys().isdisjoint(("class", "max_positions"))
     assert saved["model"]["positions"] == "rotary" and saved["model"]["score_cap"] == 0
     assert command("train", str(path), "--out", "again").code == 0
     first, again = (RunFolder.open(Path(run)).records for run in ("r", "again"))
     assert [row["loss"] for row in first] == [row["loss"] for row in again]
-    found = command("eval", "r", "--json").out
-    nulls = "".join(f"  {name}: null\n" for name in NOT_OF_ROTARY)
-    path.write_text(path.read_text().replace("model:\n", f"model:\n{nulls}"))
-    assert command("eval", "r", "--json").out == found
-    more = ("--set", "model.positions=rotary", "--set", "train.max_steps=3")
-    assert command(*TRAIN, *more, "--resume").code == 0
-    assert yaml.safe_load(path.read_text())["model"] == saved["model"]
 
 
 def test_a_raised_limit_goes_on_and_nothing_derived_changes(command: Command, refused):
@@ -73,13 +62,13 @@ def test_a_raised_limit_goes_on_and_nothing_derived_changes(command: Command, re
 
 
 @pytest.mark.parametrize(
-    "goal", ["train.stop_at_exact_match=0.0", "train.patience=1", "train.max_seconds=0.01"]
+    "goal", ["train.stop_at_exact_match=0.0", "train.patience=1", "train.max_seconds=0.1"]
 )
 def test_a_run_that_reached_its_goal_takes_no_step_more(command: Command, goal: str):
-    train = (*TRAIN, "--set", "train.max_steps=100", "--set", goal, "--set", "train.eval_every=2")
+    train = (*TRAIN, "--set", "train.max_steps=500", "--set", goal, "--set", "train.eval_every=2")
     assert command(*train).code == 0
     taken, saved = steps(), os.listdir("r/checkpoints")
-    assert 0 < len(taken) < 100, "it stopped early"
+    assert 0 < len(taken) < 500, "it stopped early"
     assert command(*train, "--resume").code == 0
     assert (steps(), os.listdir("r/checkpoints")) == (taken, saved)
 

@@ -6,8 +6,17 @@ from torch import nn
 from toytrans.checks.adapters import TorchTransformer
 
 from . import END, PAD, START, SYMBOLS, faulty, sound
-from .parts import WIDTH, Attention, Embedding, Layer, Translator, triangle
-from .sound_batches import filled, make_batch, mean_loss
+from .parts import (
+    WIDTH,
+    Attention,
+    Embedding,
+    Layer,
+    Translator,
+    filled,
+    make_batch,
+    mean_loss,
+    triangle,
+)
 
 
 def _again(model):

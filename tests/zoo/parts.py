@@ -5,11 +5,13 @@ each mask, embedding and half of the model; an entry of the zoo overrides one of
 """
 
 import math
+import warnings
 
 import torch
 from torch import Tensor, nn
+from torch.nn import functional as F
 
-from . import PAD, SYMBOLS
+from . import END, PAD, START, SYMBOLS
 
 WIDTH, HEADS = 8, 2
 
@@ -166,3 +168,68 @@ class Translator(nn.Module):
 
     def cross_mask(self, src: Tensor, tgt: Tensor, number: int) -> Tensor:
         return self.keys(src, number)
+
+
+class Torchs(nn.Module):
+    """nn.Transformer; True = blocked."""
+
+    options = {"batch_first": True}
+
+    def __init__(self):
+        super().__init__()
+        sizes = (WIDTH, HEADS, 1, 1, 2 * WIDTH)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # remarks on nested tensors
+            self.transformer = nn.Transformer(*sizes, **self.options)
+        self.transformer.encoder.enable_nested_tensor = False
+        self.source, self.target = Embedding(), Embedding()
+        self.head = nn.Linear(WIDTH, SYMBOLS)
+
+    def masks(self, src, tgt):
+        pads = ~real(src)
+        return {
+            "tgt_mask": ~triangle(tgt.shape[1]),
+            "src_key_padding_mask": pads,
+            "memory_key_padding_mask": pads,
+        }
+
+    def forward(self, src, tgt):
+        x, y = self.source(src), self.target(tgt)
+        return self.head(self.transformer(x, y, **self.masks(src, tgt)))
+
+
+class Padded(Translator):
+    """13 of 32 ids are real."""
+
+    closed = -1e9
+
+    def __init__(self):
+        super().__init__()
+        self.source, self.target = Embedding(32), Embedding(32)
+        self.head = torch.nn.Linear(WIDTH, 32)
+
+    def forward(self, src, tgt):
+        logits = super().forward(src, tgt)
+        return logits.masked_fill(torch.arange(32) >= 13, self.closed)
+
+
+def filled(rows, value=PAD):
+    """Ragged rows to a tensor (N, L)."""
+    width = max(1, *(len(row) for row in rows))
+    return torch.tensor([row + [value] * (width - len(row)) for row in rows])
+
+
+def make_batch(pairs):
+    """The usual batch: the source ends with the end, labels are the next inputs."""
+    src = filled([s + [END] for s, _ in pairs])
+    tgt_in = filled([[START, *t] for _, t in pairs])
+    return src, tgt_in, filled([[*t, END] for _, t in pairs])
+
+
+def mean_loss(logits, labels, **options):
+    return F.cross_entropy(logits.flatten(0, 1), labels.flatten(), ignore_index=PAD, **options)
+
+
+def given(**arguments):
+    """A plain model with a loss and a batch maker."""
+    return {"model": Translator(), "batch": make_batch, "loss": mean_loss} | arguments

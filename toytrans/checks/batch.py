@@ -14,7 +14,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from toytrans.checks.modes import Counted, RoundedAgain, restored
+from toytrans.checks.modes import RoundedAgain, Watched
 from toytrans.checks.result import CannotJudge
 from toytrans.checks.subject import Adapter, Ids, NoAnswer, Symbols, wider
 from toytrans.errors import UserError
@@ -25,6 +25,9 @@ a thousandth in one layer moves it by 3e-5 and more (20 shapes)."""
 
 COARSE, MOST_ROUNDING = 2e-2, 1e-1
 """The tolerance of half precision, and what it may grow to where the model's rounding is larger."""
+
+MOST_IN_SINGLE = 1e-4
+"""What the tolerance of single precision may grow to, by ten times the model's rounding."""
 
 SHORT = 12
 """Symbols up to which a batch counts as short."""
@@ -184,7 +187,7 @@ class Batch:
         facts, more = self.facts, APPENDED_PADS
         try:
             self.logits, again = (self.ask(*self.ids) for _ in range(2))
-            with Counted() as counted:
+            with Watched() as watched:
                 self.ask(*self.ids)
         except NoAnswer as error:
             places, ids = max(self.src.shape[1], self.tgt_in.shape[1]) + more, int(self.symbols[-1])
@@ -194,7 +197,12 @@ class Batch:
             )
             hint *= "IndexError" in str(error)
             raise NoAnswer(f"{error}{hint}") from error.__cause__  # what the model raised
-        self.work = counted.work
+        self.work, self.dtype = watched.work, self.logits.dtype
+        is_single = torch.equal(
+            self.logits.float().to(self.dtype).nan_to_num(), self.logits.nan_to_num()
+        )
+        if self.dtype == torch.float64 and (watched.rounds or is_single):
+            self.dtype = torch.float32
         if bool(self.logits[self.real].isnan().flatten(1).any(1).all()):
             raise UserError(
                 f"{facts.name} answers an ordinary padded batch with NaN in every row; the "
@@ -228,72 +236,25 @@ class Batch:
         self.typical_logit = max(float(of.median() if len(of) else each.median()), 1e-30)
         weight = self.typical_logit / each.clamp(min=self.typical_logit)
         self.id_weight = weight.to(self.logits.dtype)
-        if self.model.true_precision is None:
-            self.model.true_precision = self._true_precision()
-        self.dtype = self.model.true_precision
         least, most = TOLERANCE.get(self.dtype, COARSE) * self.typical_logit, 0.0
-        if self.dtype == torch.float32:
-            most = min(10 * self._rounding(), 1e-4 * self.typical_logit)
-        elif self.dtype not in TOLERANCE:
+        if self.dtype != torch.float64:
             with RoundedAgain():
                 by = self.differ(self.ask(*self.ids), self.logits, self.real)
+            by = 0.0 if math.isnan(by) else by
             most = min(by, MOST_ROUNDING * self.typical_logit)
+            if self.dtype == torch.float32:
+                most = min(10 * by, MOST_IN_SINGLE * self.typical_logit)
         self.tolerance = max(least, most)
         if self.jitter > self.tolerance:
             raise self._unsteady()
         self.tolerance = max(self.tolerance, 10 * self.jitter)
 
-    def _rounding(self) -> float:
-        """What rounding of the weights, or another number of rows, does to the logits."""
-        try:
-            if self.model.module is not None:
-                new = self._nudged(6e-8)
-            else:
-                twice = [torch.cat((ids, ids)) for ids in (self.src, self.tgt_in)]
-                new = self.ask(*twice)[: len(self.src)]
-        except NoAnswer:
-            return 0.0
-        change = self.differ(new, self.logits, self.real)
-        return change if math.isfinite(change) else 0.0
-
-    def _true_precision(self) -> torch.dtype:
-        """The dtype of the logits, or fp32 where something inside is rounded to it: where fp32
-        holds the logits without loss, or where they do not follow the weights smoothly."""
-        logits = self.logits
-        if logits.dtype != torch.float64:
-            return logits.dtype
-        if torch.equal(logits.float().double().nan_to_num(), logits.nan_to_num()):
-            return torch.float32
-        if self.model.module is None:
-            return logits.dtype
-        first, second = (self._nudged(step) for step in (1e-8, 2e-8))
-        steps = [self.as_infinite(x) for x in (second, first, logits)]
-        bent = apart(steps[0], steps[1]) - apart(steps[1], steps[2])  # 1e-16 where nothing rounds
-        bent = (bent * self.id_weight)[..., self.counted_ids][self.real].nan_to_num(0.0, 0.0, 0.0)
-        rounds = largest(bent) > TOLERANCE[torch.float64] / 100 * self.typical_logit
-        return torch.float32 if rounds else logits.dtype
-
-    def _nudged(self, step: float) -> Tensor:
-        """Logits with each weight moved by about `step` of itself, always the same way."""
-        assert self.model.module is not None
-        parameters = [p for p in self.model.module.parameters() if p.is_floating_point()]
-        random = torch.Generator().manual_seed(0)
-        with restored(parameters):
-            for parameter in parameters:
-                way = torch.randn(parameter.shape, generator=random, dtype=torch.float64)
-                parameter.data += step * way.to(parameter.dtype) * parameter.data
-            return self.ask(self.src, self.tgt_in)
-
     def _unsteady(self) -> Unsteady:
-        """Why the same input is answered differently: with one seed of torch's for each call, what
-        is drawn is the same."""
-        seeded = []
-        with torch.random.fork_rng(devices=[]):
-            for _ in range(2):
-                state = torch.manual_seed(0).get_state()
-                seeded.append(self.ask(*self.ids))
-            draws = not torch.equal(state, torch.get_rng_state())
-        drawn = draws and largest(apart(*seeded).nan_to_num()) <= self.tolerance
+        """Why the same input is answered differently: random numbers of torch's, or something
+        kept."""
+        before = torch.get_rng_state()
+        self.ask(*self.ids)
+        drawn = not torch.equal(before, torch.get_rng_state())
         cause = "it keeps something from call to call, or draws random numbers of its own"
         if drawn and (self.model.module is None or self.model.module.training):
             cause = "is dropout left on? call model.eval() first"

@@ -26,7 +26,6 @@ from toytrans.checks.batch import (
     largest,
     worst,
 )
-from toytrans.checks.copies import copy_of
 from toytrans.checks.embeddings import noise_in_pads
 from toytrans.checks.result import CannotJudge, NotApplicable, Result, Wrong, measured
 from toytrans.checks.subject import Ids, NoAnswer, wider
@@ -105,11 +104,10 @@ def moves(changes: Callable[[Batch], Change]) -> Callable[[Batch], Result]:
 
 
 def pads_appended(batch: Batch) -> Iterator[Change]:
-    """More pads behind source and target, or before the target where its pads are."""
+    """More pads behind source and target."""
     facts, more = batch.facts, APPENDED_PADS - 1
-    left = facts.pad_side == "left"
-    tgt_in = wider(batch.tgt_in, more, facts.pad_id, left)
-    of = F.pad(batch.of, (more, 0) if left else (0, more), value=-1)
+    tgt_in = wider(batch.tgt_in, more, facts.pad_id)
+    of = F.pad(batch.of, (0, more), value=-1)
     if facts.has_source:
         src = wider(batch.src, APPENDED_PADS, facts.source_pad)
         mask = "is the source's pad mask passed to the encoder and to cross-attention"
@@ -131,38 +129,31 @@ def pads_appended(batch: Batch) -> Iterator[Change]:
             "dropout is given masked values, below -1e4: where it makes one zero, what was masked "
             "is seen in training; drop before the mask, or weights after softmax"
         )
-    if facts.takes_masks and facts.is_causal and not left:
+    if facts.takes_masks and facts.is_causal:
         yield from _closed_before(batch)
 
 
 def _closed_before(batch: Batch) -> Iterator[Change]:
-    """Places before the ids that a mask closes: their ids must not matter nor, where positions are
-    given as well, that they are there."""
+    """Places before the ids that a mask closes must not matter, where positions are given as well;
+    where they are not, the ids there must not."""
     facts, more = batch.facts, APPENDED_PADS - 1
-    longer = wider(batch.tgt_in, more, facts.pad_id, left=True)
+    longer = F.pad(batch.tgt_in, (more, 0), value=facts.pad_id)
     closed = F.pad(~batch.real, (more, 0), value=True)
     of = F.pad(batch.of, (more, 0), value=-1)
-    with_pads, other = (
-        Ids(batch.src, ids, closed)
-        for ids in (longer, longer.masked_fill(closed, int(batch.symbols[0])))
-    )
+    with_pads = Ids(batch.src, longer, closed)
     try:
         batch.ask(*with_pads)
     except NoAnswer:  # it takes none
         return
-    numbers = torch.arange(longer.numel()).view(longer.shape).where(of >= 0, -1)
+    asked, before = with_pads, Ids(batch.src, batch.tgt_in, ~batch.real)
+    if not facts.takes_positions:
+        asked = Ids(batch.src, longer.masked_fill(closed, int(batch.symbols[0])), closed)
+        of, before = torch.arange(longer.numel()).view(longer.shape).where(of >= 0, -1), with_pads
     cause = (
-        f"other ids at {more} places before the first token, where attention_mask is 0, move the "
-        "outputs: is the mask combined with the causal one, in every layer?"
+        f"{more} places before the first token, where attention_mask is 0, move the outputs: is "
+        "the mask combined with the causal one in every layer, and are position_ids used?"
     )
-    yield Change(f"other ids at {more} closed places before them", other, numbers, cause, with_pads)
-    if facts.takes_positions:
-        cause = (
-            f"{more} pads before the ids, with attention_mask 0 and position_ids that count from "
-            "the first token, move the outputs: are the mask and the positions used?"
-        )
-        before = Ids(batch.src, batch.tgt_in, ~batch.real)
-        yield Change(f"{more} pads before them", with_pads, of, cause, before)
+    yield Change(f"{more} pads before them", asked, of, cause, before)
 
 
 def pads_hold_anything(batch: Batch) -> Iterator[Change]:
@@ -239,24 +230,7 @@ def _what_is_seen(seen: Tensor, places: Tensor) -> str:
             f"{text}, from output {first} on and not before; is the mask made for all lengths, or "
             "kept from a shorter one?"
         )
-    if ahead < places[-1]:
-        return f"{text}, up to {ahead} ahead; is the causal mask right in every layer?"
     return f"{text}; is the causal mask passed, and {POLARITY}"
-
-
-def all_that_follows(batch: Batch) -> Iterator[Change]:
-    """All tokens behind a place replaced at once, pads as well."""
-    count, width = batch.real.shape
-    behind = chosen(width - 1, 8 if batch.is_short else 4)
-    rows = torch.arange(count).repeat_interleave(len(behind))
-    inside = torch.arange(width) <= torch.tensor(behind).repeat(count)[:, None]
-    tgt_in = batch.tgt_in[rows]
-    ids = Ids(batch.src[rows], torch.where(inside, tgt_in, batch.other(tgt_in)))
-    cause = (
-        "outputs move with what follows them: the decoder sees the future; is the causal mask "
-        f"passed, and {POLARITY}"
-    )
-    yield Change("all that follows a place", ids, torch.where(inside, batch.of[rows], -1), cause)
 
 
 def prefixes(batch: Batch) -> Iterator[Change]:
@@ -295,63 +269,64 @@ def rows_alone(batch: Batch) -> Iterator[Change]:
 def rows_in_another_order(batch: Batch) -> Iterator[Change]:
     """Rows in another order have other pads in the same shape."""
     cause = (
-        "the same batch with its rows in another order gives other logits: something is kept from "
-        "call to call, or rows are mixed up; is a mask or a cache kept from another batch?"
+        "the same batch with its rows in another order gives other logits: rows are mixed up, or a "
+        "mask or a cache is kept from another batch"
     )
     ids = Ids(batch.src.flip(0), batch.tgt_in.flip(0))
     yield Change("rows in another order", ids, batch.of.flip(0), cause)
 
 
 def empty_pair_added(batch: Batch) -> Iterator[Change]:
-    """A pair without symbols gives numbers, and leaves the other rows as they are; so does a source
-    of nothing but pads, unless the batch maker never makes one."""
-    facts, has_maker = batch.facts, batch.model.maker is not None
+    """A pair without symbols gives numbers, and leaves the other rows as they are. It is what the
+    user's batch maker makes of it, or else a source of nothing but pads."""
+    facts = batch.facts
     if not facts.has_source:
         raise NotApplicable("the model has no source that could be empty")
+    has_maker = batch.model.maker is not None and not facts.is_textbook
     try:
         src, tgt_in, _ = batch.model.batch([([], [])])
     except UserError as error:
         reason = f"needs a batch maker that takes a pair without symbols: {error}"
         raise CannotJudge(reason) from None
+    if not has_maker:
+        src = torch.full_like(batch.src[:1], facts.source_pad)
+    may_come = has_maker or facts.is_textbook
 
-    def added(ids: Tensor, row: Tensor, pad: int, left: bool = False) -> Tensor:
+    def added(ids: Tensor, row: Tensor, pad: int) -> Tensor:
         width = max(ids.shape[1], row.shape[1])
-        return torch.cat([wider(part, width - part.shape[1], pad, left) for part in (ids, row)])
+        return torch.cat([wider(part, width - part.shape[1], pad) for part in (ids, row)])
 
-    longer = added(batch.tgt_in, tgt_in, facts.pad_id, facts.pad_side == "left")
+    longer = added(batch.tgt_in, tgt_in, facts.pad_id)
     of = F.pad(batch.of, (0, longer.shape[1] - batch.of.shape[1], 0, 1), value=-1)
-    pads = torch.full_like(batch.src[:1], facts.source_pad)
     cause = "a pair without symbols moves the outputs of other rows: rows are mixed up"
-    for source in (src, pads) if facts.is_textbook or not has_maker else (src,):
-        may_come = facts.is_textbook or (source is src and (has_maker or facts.eos_id is not None))
-        ids = Ids(added(batch.src, source, facts.source_pad), longer)
-        change = Change("an empty pair added", ids, of, cause)
-        try:
-            own = batch.ask(*ids)[-1][facts.real_inputs(longer)[-1]]
-            moved = math.nan if bool(own.isnan().any()) else largest(change.measure(batch))
-        except NoAnswer:
-            if may_come:
-                raise
-            moved = math.nan
-        if math.isnan(moved) and may_come:
-            raise Wrong(
-                "a pair without symbols spoils its own outputs, or those of other rows: a row of "
-                "attention with every key closed turns into NaN after softmax over -inf alone; "
-                "give such rows zeros"
-            )
-        if not may_come and not moved <= batch.tolerance:
-            raise CannotJudge(
-                "a source of pads alone turns into NaN, or spoils other rows; give eos_id=... if "
-                "sources end with one, and batch=... (a batch maker) to show an empty one of yours"
-            )
-        yield change
+    ids = Ids(added(batch.src, src, facts.source_pad), longer)
+    change = Change("an empty pair added", ids, of, cause)
+    try:
+        own = batch.ask(*ids)[-1][facts.real_inputs(longer)[-1]]
+        moved = math.nan if bool(own.isnan().any()) else largest(change.measure(batch))
+    except NoAnswer:
+        if may_come:
+            raise
+        moved = math.nan
+    if math.isnan(moved) and may_come:
+        raise Wrong(
+            "a pair without symbols spoils its own outputs, or those of other rows: a row of "
+            "attention with every key closed turns into NaN after softmax over -inf alone; "
+            "give such rows zeros"
+        )
+    if not may_come and not moved <= batch.tolerance:
+        raise CannotJudge(
+            "a source of pads alone turns into NaN, or spoils other rows; give batch=... (a batch "
+            "maker) to show an empty one of yours"
+        )
+    yield change
 
 
 def other_calls_between(batch: Batch) -> Iterator[Change]:
     """The same batch after longer and shorter ones of other rows; its ids stay as they are."""
     facts = batch.facts
     src = wider(batch.src, int(facts.has_source), facts.source_pad)
-    longer = wider(batch.tgt_in, 1, facts.pad_id, facts.pad_side == "left")
+    longer = wider(batch.tgt_in, 1, facts.pad_id)
 
     @contextlib.contextmanager
     def after_others() -> Iterator[None]:
@@ -371,38 +346,6 @@ def other_calls_between(batch: Batch) -> Iterator[Change]:
         )
 
 
-def fresh_copies_agree(batch: Batch) -> Result:
-    """Of two copies that were never asked one meets a long batch first, and one a short batch."""
-    original, precision = batch.model.original, batch.model.precision
-    copies = [original and copy_of(original, precision) for _ in range(2)]
-    drawn = [(batch.row(4), batch.row(4)), (batch.row(2), batch.row(2))]
-    short, _ = batch.made_of(drawn)
-    answers: list[dict[Ids, Tensor]] = []
-    for made, order in zip(copies, ((batch.ids, short), (short, batch.ids)), strict=True):
-        if made is None:
-            raise NotApplicable("the model cannot be copied")
-        with torch.no_grad():
-            answers.append({ids: made.ask(*ids) for ids in order})
-    by = worst(
-        batch.differ(answers[0][ids], answers[1][ids], batch.facts.real_inputs(ids.tgt_in))
-        for ids in (batch.ids, short)
-    )
-    cause = (
-        f"a batch gives other logits after a shorter or a longer one than before any, by {by:.2g}: "
-        "something is kept from call to call; is a mask made for another batch?"
-    )
-    return measured(by, batch.tolerance, "the same whatever is asked first", cause)
-
-
-def same_again(batch: Batch) -> Iterator[Change]:
-    """The batch after all that was asked since."""
-    cause = (
-        f"{batch.facts.name} answers the same input otherwise after some more calls; what does it "
-        "keep from call to call?"
-    )
-    yield Change("the same at the end", batch.ids, batch.of, cause)
-
-
 # Many shapes -----------------------------------------------------------------------------------
 
 
@@ -414,7 +357,7 @@ def other_shapes(batch: Batch, with_symbols: bool) -> Iterator[Change]:
     difference every number of -8..8, and the batch every number of rows up to some. The rows are
     the batch's own, some of them more than once.
     """
-    facts, left = batch.facts, batch.facts.pad_side == "left"
+    facts = batch.facts
     last = (batch.real * torch.arange(batch.real.shape[1])).amax(1)[:, None]
     for number, (source, target, count) in enumerate(_shapes(batch)):
         rows = torch.arange(count) % len(batch.src)
@@ -422,10 +365,10 @@ def other_shapes(batch: Batch, with_symbols: bool) -> Iterator[Change]:
         if facts.has_source:
             src = wider(src, source - src.shape[1], facts.source_pad)
         more = target - batch.tgt_in.shape[1]
-        tgt_in = wider(batch.tgt_in[rows], more, facts.pad_id, left)
-        if with_symbols and not left:
+        tgt_in = wider(batch.tgt_in[rows], more, facts.pad_id)
+        if with_symbols:
             tgt_in = tgt_in.where(torch.arange(target) <= last[rows], batch.other(tgt_in))
-        of = F.pad(batch.of[rows], (more, 0) if left else (0, more), value=-1)
+        of = F.pad(batch.of[rows], (0, more), value=-1)
         tried = "one shape" if number == 1 else f"{number} shapes"
         places = f"{source} source and {target}" if facts.has_source else f"{target}"
         cause = f"outputs at real places change in a batch of {count} rows, {places} target places"
@@ -460,51 +403,20 @@ def _shapes(batch: Batch) -> Iterator[tuple[int, int, int]]:
 
 
 def neighbours_swapped(batch: Batch) -> Change:
-    """Two different neighbouring symbols in another order, each pair of a row at a time."""
-    facts = batch.facts
+    """Two different neighbouring symbols in another order, each pair of the longest row at a time;
+    of long sources those in the second half. Outputs at swapped places may move.
+
+    All are asked in one call, in which the ids as they are come first.
+    """
+    facts, far = batch.facts, not batch.is_short
     if batch.dtype not in TOLERANCE:
         raise CannotJudge("needs fp32 or fp64: half precision rounds as much as a swap may move")
-    if facts.has_source:
-        row = int(batch.real_source.sum(1).argmax())
-        cause = (
-            "no swap of neighbours in a source changes anything: the encoder does not see order; "
-            "are positions added to the embeddings?"
-        )
-        return _swaps(batch, batch.src[row], batch.real_source[row], row, cause)
-    row = int(batch.real.sum(1).argmax())
-    cause = (
-        "no swap of neighbours changes an output elsewhere: order is not seen; are positions added "
-        "to the embeddings?"
-    )
-    change = _swaps(batch, batch.tgt_in[row], batch.real[row], row, cause)
-    if facts.is_causal and largest(change.measure(batch)) <= batch.tolerance:
-        raise CannotJudge(
-            "no output changes when two earlier tokens are swapped: a decoder without positions "
-            "counts them by its triangle from two layers on; give it two"
-        )
-    return change
-
-
-def neighbours_swapped_far(batch: Batch) -> Change:
-    """The same in the second half of a long source, by the outputs for the longest target."""
-    if not batch.facts.has_source:
-        raise NotApplicable("the model has no source")
-    if batch.dtype != torch.float64:
+    if far and (batch.dtype != torch.float64 or not facts.has_source):
         raise NotApplicable("rounding may move logits as far as such a swap, but in fp64")
-    row, target = (int(real.sum(1).argmax()) for real in (batch.real_source, batch.real))
-    half = int(batch.real_source[row].sum()) // 2
-    behind = batch.real_source[row] & (torch.arange(batch.src.shape[1]) >= half)
-    cause = (
-        f"no swap of neighbours behind place {half} of a source changes anything: order is seen "
-        "before it; do positions end there?"
-    )
-    return _swaps(batch, batch.src[row], behind, target, cause)
-
-
-def _swaps(batch: Batch, ids: Tensor, where: Tensor, row: int, cause: str) -> Change:
-    """Swaps of ids (L,) beside the target of a row, or of this target where there is no source;
-    the ids as they are come first. Outputs at swapped places may move."""
-    symbol = torch.isin(ids, batch.symbols) & where
+    side, real = (batch.src, batch.real_source) if facts.has_source else (batch.tgt_in, batch.real)
+    row, target = (int(inside.sum(1).argmax()) for inside in (real, batch.real))
+    ids, first = side[row], int(real[row].sum()) // 2 if far else 0
+    symbol = torch.isin(ids, batch.symbols) & real[row] & (torch.arange(len(ids)) >= first)
     places = (symbol[:-1] & symbol[1:] & (ids[:-1] != ids[1:])).nonzero()
     if not len(places):
         raise CannotJudge("needs sequences with two different neighbouring symbols")
@@ -513,10 +425,26 @@ def _swaps(batch: Batch, ids: Tensor, where: Tensor, row: int, cause: str) -> Ch
     for number, place in enumerate(places[:, 0].tolist(), 1):
         swapped[number, [place, place + 1]] = ids[[place + 1, place]]
     at = torch.arange(batch.tgt_in.shape[1])
-    elsewhere = batch.real[row].expand(len(places), -1)
-    asked = Ids(swapped, batch.tgt_in[row].expand(len(swapped), -1))
-    if not batch.facts.has_source:
+    elsewhere = batch.real[target].expand(len(places), -1)
+    where = f" behind place {first}" * far
+    cause = (
+        f"no swap of neighbours in a source{where} changes anything: the encoder does not see "
+        f"order; are positions added to the embeddings{', at every place' * far}?"
+    )
+    asked = Ids(swapped, batch.tgt_in[target].expand(len(swapped), -1))
+    if not facts.has_source:
         asked = Ids(batch.src[:1].expand(len(swapped), -1), swapped)
         elsewhere = elsewhere & (at != places) & (at != places + 1)
+        cause = (
+            "no swap of neighbours changes an output elsewhere: order is not seen; are positions "
+            "added to the embeddings?"
+        )
     of = F.pad(torch.where(elsewhere, at, -1), (0, 0, 1, 0), value=-1)
-    return Change(f"{len(places)} swaps of neighbours", asked, of, cause, before=asked)
+    change = Change(f"{len(places)} swaps of neighbours", asked, of, cause, before=asked)
+    is_decoder = facts.kind == "decoder"
+    if is_decoder and largest(change.measure(batch)) <= batch.tolerance:
+        raise CannotJudge(
+            "no output changes when two earlier tokens are swapped: a decoder without positions "
+            "counts them by its triangle from two layers on; give it two"
+        )
+    return change

@@ -1,48 +1,17 @@
-"""What a model's embeddings hold: changed on the way, or in the place of pads alone."""
+"""What a model's embeddings hold is changed on the way: noise in the place of pads, and gradients
+of real outputs towards pads and later tokens."""
 
 import contextlib
-from collections.abc import Callable, Iterable, Iterator
-from itertools import chain
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from toytrans.checks.batch import Batch
-from toytrans.checks.result import CannotJudge, NotAsked
+from toytrans.checks.batch import Batch, largest, worst
+from toytrans.checks.result import CannotJudge, NotApplicable, NotAsked, Result, measured
 
-NOT_USED = "the embedding layer given is not what the model embeds its ids with"
-
-
-def embeddings_of(batch: Batch) -> tuple[nn.Module, ...]:
-    """Those of source and target, or all that torch's class tells. Raises NotAsked where none are
-    known."""
-    if not (known := batch.model.embeddings or _tables(batch)):
-        raise NotAsked(embedding="the embedding layer")
-    return tuple(dict.fromkeys(known))
-
-
-def _tables(batch: Batch) -> tuple[nn.Module, ...]:
-    parts = () if batch.model.module is None else batch.model.module.modules()
-    return tuple(part for part in parts if isinstance(part, nn.Embedding))
-
-
-Hook = Callable[[nn.Module, Tensor, Any], Any]
-"""Embedding, ids that it is asked for, what it makes of them -> what goes on in its place."""
-
-
-@contextlib.contextmanager
-def _hooked(modules: Iterable[nn.Module], hook: Hook) -> Iterator[None]:
-    """Embeddings whose ids, given by position or by name, go through a hook."""
-
-    def hook_of_torch(module: nn.Module, given: Any, named: Any, output: Any) -> Any:
-        ids = next((v for v in (*given, *named.values()) if isinstance(v, Tensor)), None)
-        return output if ids is None else hook(module, ids, output)
-
-    with contextlib.ExitStack() as stack:
-        for module in modules:
-            stack.enter_context(module.register_forward_hook(hook_of_torch, with_kwargs=True))
-        yield
+FUTURE = "the future"
 
 
 @contextlib.contextmanager
@@ -51,12 +20,20 @@ def embeddings_changed(batch: Batch, edit: Callable[[str, Tensor], Tensor]) -> I
     which is told the side, "src" or "tgt"; what they make of other ids, those of a loop say, stays
     as it is. Gives the sides that were met.
 
-    Raises CannotJudge where there was none.
+    Raises NotAsked where no embeddings are known, CannotJudge where no side was met.
     """
+    module = batch.model.module
+    parts = () if module is None else module.modules()
+    known = batch.model.embeddings or [part for part in parts if isinstance(part, nn.Embedding)]
+    if not known:
+        raise NotAsked(embedding="the embedding layer")
     met: set[str] = set()
-    why = [NOT_USED]
+    why = ["the embedding layer given is not what the model embeds its ids with"]
 
-    def hook(_: nn.Module, ids: Tensor, output: Any) -> Any:
+    def hook(_: nn.Module, given: Any, named: Any, output: Any) -> Any:
+        ids = next((v for v in (*given, *named.values()) if isinstance(v, Tensor)), None)
+        if ids is None:
+            return output
         for side, wanted in (("src", batch.src), ("tgt", batch.tgt_in)):
             turned = not torch.equal(ids, wanted)
             if not wanted.numel() or (turned and not torch.equal(ids, wanted.T)):
@@ -73,7 +50,9 @@ def embeddings_changed(batch: Batch, edit: Callable[[str, Tensor], Tensor]) -> I
         ]
         return output
 
-    with _hooked(embeddings_of(batch), hook):
+    with contextlib.ExitStack() as stack:
+        for part in dict.fromkeys(known):
+            stack.enter_context(part.register_forward_hook(hook, with_kwargs=True))
         yield met
     if not met:
         raise CannotJudge(why[0])
@@ -82,65 +61,88 @@ def embeddings_changed(batch: Batch, edit: Callable[[str, Tensor], Tensor]) -> I
 @contextlib.contextmanager
 def noise_in_pads(batch: Batch) -> Iterator[None]:
     """What the embeddings make of pads is noise meanwhile, on both sides, a hundred times as large.
-    Their weights, which may be the output layer's as well, stay. Raises CannotJudge where a side is
-    not met."""
-    facts, sides = batch.facts, _sides(batch)
-    wanted = {"src", "tgt"} if facts.has_source else {"tgt"}
-    pads = {"src": facts.source_pad, "tgt": facts.pad_id}
-    tables = [part for part in sides if isinstance(part, nn.Embedding)]
-    if set().union(*(sides[part] for part in tables)) >= wanted:
-        sides = {part: sides[part] for part in tables}  # which may be in a module that was given
-    met = set().union(*sides.values())
-    if not met:
-        raise CannotJudge(NOT_USED)
-    if met < wanted:
-        side = "source" if "tgt" in met else "target"
-        raise CannotJudge(f"the {side} is embedded by another module, or at another width")
-    real = torch.cat((batch.src[batch.real_source], batch.tgt_in[batch.real]))
-    is_ambiguous = bool(torch.isin(real, torch.tensor([*pads.values()])).any())
+    Raises CannotJudge where a side is not met."""
 
-    def hook(module: nn.Module, ids: Tensor, output: Tensor) -> Tensor:
-        of = [pads[side] for side in sides[module]]
-        closed, is_known = torch.isin(ids, torch.tensor(of)), not is_ambiguous
-        for side, real in ((batch.src, batch.real_source), (batch.tgt_in, batch.real)):
-            for laid_out, inside in ((side, real), (side.T, real.T)):
-                if torch.equal(ids, laid_out):
-                    closed, is_known = closed & ~inside, True
-        if not is_known:
-            raise CannotJudge("a pad's id, as a start or an end, stands at a real place too")
-        noise = batch.noise(output) * 100 * output.abs().amax()
-        return torch.where(closed[..., None], noise, output)
+    def edit(side: str, embedded: Tensor) -> Tensor:
+        real = batch.real_source if side == "src" else batch.real
+        noise = batch.noise(embedded) * 100 * embedded.abs().amax()
+        return torch.where(real[..., None], embedded, noise)
 
-    with _hooked([module for module in sides if sides[module]], hook):
+    with embeddings_changed(batch, edit) as met:
         yield
+    for side, name in (("src", "source"), ("tgt", "target")):
+        if side not in met and (side == "tgt" or batch.facts.has_source):
+            raise CannotJudge(f"the {name} is embedded by another module, or at another width")
 
 
-def _sides(batch: Batch) -> dict[nn.Module, set[str]]:
-    """The embeddings, and the sides that each embeds: those whose symbols are what it is asked for,
-    at any width. One of characters is asked for others."""
-    known = (*embeddings_of(batch), *_tables(batch))
-    asked: dict[nn.Module, list[list[int]]] = {part: [] for part in known}
+def gradients_towards(of_future: bool) -> Callable[[Batch], Result]:
+    """The check that gradients towards the future, or towards pads, are zero."""
 
-    def note(module: nn.Module, ids: Tensor, output: Any) -> Any:
-        if output.shape[:-1] == ids.shape:  # positions may take the ids for their shape
-            asked[module].append(ids.flatten().tolist())
-        return output
+    def ask(batch: Batch) -> Result:
+        if "gradients" not in batch.kept:
+            batch.kept["gradients"] = _gradients(batch)
+        by, size = batch.kept["gradients"]
+        mine = {name: value for name, value in by.items() if (name == FUTURE) == of_future}
+        if not mine:
+            raise NotApplicable("the embedding of no target is met")
+        least = size * batch.tolerance / batch.typical_logit
+        reached = [name for name, value in mine.items() if not value <= least]
+        most = worst(mine.values())
+        exactly = "exactly zero" if most == 0 else "zero but for rounding"
+        return measured(
+            most,
+            least if most else 0.0,
+            f"gradients towards {', '.join(mine)} are {exactly}",
+            f"real outputs depend on {' and '.join(reached)}: attention weights there are not "
+            "zero; is the mask added before softmax, in every layer, the right way round?",
+        )
 
-    with _hooked(asked, note):
-        batch.ask(batch.src, batch.tgt_in)
+    return ask
 
-    def real(ids: Iterable[int]) -> list[int]:
-        return sorted(i for i in ids if i not in (batch.facts.source_pad, batch.facts.pad_id))
 
-    own = {
-        "src": real(batch.src[batch.real_source].tolist()),
-        "tgt": real(batch.tgt_in[batch.real].tolist()),
-    }
-    both = sorted(own["src"] + own["tgt"])
-    found = {}
-    for module, calls in asked.items():
-        wholes = [real(ids) for ids in (*calls, chain(*calls))]  # at once, or step by step
-        found[module] = {
-            side for side in own if own[side] and (own[side] in wholes or both in wholes)
-        }
-    return found
+def _gradients(batch: Batch) -> tuple[dict[str, float], float]:
+    """The largest gradients towards pads and the future, and that towards any token. Of longer
+    batches those in eval mode and fp64 alone, and none beyond 66 places."""
+    exact = batch.dtype == torch.float64 and not batch.model.training
+    if not batch.is_short and not (exact and batch.tgt_in.shape[1] <= 66):
+        raise NotApplicable("gradients of longer batches are taken in eval mode and fp64 alone")
+    leaves: dict[str, list[Tensor]] = {}
+
+    def edit(side: str, embedded: Tensor) -> Tensor:
+        leaf = embedded.detach().requires_grad_()
+        leaves.setdefault(side, []).append(leaf)
+        return leaf.clone()  # which a model may change in place
+
+    with torch.enable_grad(), embeddings_changed(batch, edit):
+        logits = batch.model.ask(*batch.ids)
+    if not logits.requires_grad:
+        raise CannotJudge("needs gradients, and the model answers without (torch.no_grad?)")
+    plain = logits.detach()
+    counts = batch.as_infinite(plain).isfinite() | plain.isnan()
+    weighed = torch.where(counts & batch.counted_ids, logits * batch.noise(logits), 0.0)
+    weighed = weighed.sum(-1) * batch.real
+    pads = "target pads" if batch.facts.has_source else "pads"
+    by: dict[str, float] = {}
+    size = 0.0
+    if "src" in leaves:
+        gradient = _gradient(weighed.sum(), leaves["src"])
+        by["source pads"] = largest(gradient[~batch.real_source])
+        size = largest(gradient[batch.real_source].nan_to_num())
+    width = logits.shape[1]
+    step = width // 4 if width > 8 else 1
+    for place in range(0, width, step) if "tgt" in leaves else ():
+        gradient = _gradient(weighed[:, place].sum(), leaves["tgt"])
+        later = torch.arange(width) > (place if batch.facts.is_causal else width)
+        closed_pads = gradient[batch.real[:, place]][(~batch.real & ~later)[batch.real[:, place]]]
+        size = max(size, largest(gradient.nan_to_num()))
+        by[pads] = worst((by.get(pads, 0.0), largest(closed_pads)))
+        by[FUTURE] = worst((by.get(FUTURE, 0.0), largest(gradient[:, later])))
+    return by, size
+
+
+def _gradient(value: Tensor, leaves: list[Tensor]) -> Tensor:
+    """Of a value with respect to leaves (B, L, ...), the largest of each place: (B, L)."""
+    gradients = torch.autograd.grad(
+        value, leaves, retain_graph=True, allow_unused=True, materialize_grads=True
+    )
+    return torch.stack([part.abs().flatten(2).amax(2) for part in gradients]).amax(0)

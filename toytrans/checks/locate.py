@@ -1,5 +1,5 @@
-"""Of a change that moved what must stay: the module where it first shows, and the smallest pair of
-sequences that shows it."""
+"""Of a change that moved what must stay: the smallest pair of sequences that shows it, and the
+module in which it first shows."""
 
 import contextlib
 import re
@@ -18,41 +18,126 @@ from toytrans.errors import UserError
 REFUSED = (UserError, CannotJudge, IndexError, RuntimeError)
 """What is raised where an example is no longer answered."""
 
+MOST_TRIED = 200
+"""Examples that are tried, each smaller than one that fails."""
 
-def first_module(batch: Batch, change: Change) -> str:
+
+class Example(NamedTuple):
+    """A pair before and after a change, without pads but for those that are appended.
+
+    src: ids of the source. tgt, other: ids of the target before and after, the latter may be
+    shorter. place: of the output that moves. pads: appended to source and target.
+    """
+
+    src: list[int]
+    tgt: list[int]
+    other: list[int]
+    place: int
+    pads: tuple[int, int]
+
+    @property
+    def changed(self) -> list[int]:
+        """Places of tokens that are others after the change."""
+        both = zip(self.tgt, self.other, strict=False)
+        return [place for place, (old, new) in enumerate(both) if old != new]
+
+    def smaller(self) -> Iterator["Example"]:
+        """Examples with one token less in them, or one change. The target's first token stays."""
+        place, last = self.place, (self.place,) if self.place else ()
+        for n in (*(n for n in range(1, len(self.tgt)) if n != place), *last):
+            tgt, other = (ids[:n] + ids[n + 1 :] for ids in (self.tgt, self.other))
+            yield self._replace(tgt=tgt, other=other, place=place - (n <= place))
+        for n in self.changed if len(self.changed) > 1 else ():
+            yield self._replace(other=[*self.other[:n], self.tgt[n], *self.other[n + 1 :]])
+        for n in range(len(self.src) - 1):
+            yield self._replace(src=self.src[:n] + self.src[n + 1 :])
+
+    def asked(self, batch: Batch) -> tuple[Ids, Ids]:
+        """What is asked before the change and after."""
+        src, tgt, other = (torch.tensor([x], dtype=torch.int64) for x in self[:3])
+        more = wider(src, self.pads[0], batch.facts.source_pad)
+        return Ids(src, tgt), Ids(more, wider(other, self.pads[1], batch.facts.pad_id))
+
+
+def located(batch: Batch, change: Change) -> dict[str, str]:
+    """The smallest example of a failure, made of the pair in which outputs move most, and where it
+    first shows, in words; nothing where that pair does not fail alone."""
+    if change.ids.closed is not None:
+        return {}
+    facts, moved = batch.facts, change.measure(batch)
+    nan = 1e9 if bool(moved.isnan().any()) else -1.0  # an example shows the same kind of failure
+    n, t = divmod(int(moved.nan_to_num(1e9).argmax()), moved.shape[1])
+    before, ids = change.before or batch.ids, change.ids
+    row, place = divmod(int(change.of[n, t]), before.tgt_in.shape[1])
+    real = facts.real_inputs(before.tgt_in)[row]
+    more_source = abs(ids.src.shape[1] - before.src.shape[1])  # pads may be left out as well
+    more_target = max(0, ids.tgt_in.shape[1] - before.tgt_in.shape[1])
+    example = Example(
+        before.src[row][facts.real_source(before.src)[row]].tolist(),
+        before.tgt_in[row][real].tolist(),
+        ids.tgt_in[n][facts.real_inputs(ids.tgt_in[n][None])[0]].tolist(),
+        int(real[:place].sum()),
+        (more_source, more_target),
+    )
+
+    def by(example: Example) -> float:
+        """How far the output of an example moves; -1 where it is not answered."""
+        was, now = example.asked(batch)
+        with contextlib.suppress(*REFUSED), torch.no_grad():
+            with change.around():
+                new = batch.ask(*now)[0, example.place]
+            old = batch.ask(*was)[0, example.place]
+            return float(batch.moved(new, old).nan_to_num(nan))
+        return -1.0
+
+    if not by(example) > batch.tolerance:
+        return {}
+    tried, going = 0, True
+    while going and tried < MOST_TRIED:
+        going = False
+        for smaller in example.smaller():
+            tried += 1
+            if by(smaller) > batch.tolerance:
+                example, going = smaller, True
+                break
+    target = "tgt_in" if facts.has_source else "ids"
+    what = [f"token {p} from {example.tgt[p]} to {example.other[p]}" for p in example.changed]
+    for count, side in zip(example.pads, ("src", target), strict=True):
+        what += [f"{count} pad{'s' * (count > 1)} behind {side}"] if count else []
+    if len(example.other) < len(example.tgt):
+        what.append(f"its first {len(example.other)} alone")
+    changed = " and ".join(what) or "asked so"
+    pair = f"src {example.src}, " * facts.has_source + f"{target} {example.tgt}"
+    moves = f"moves by {most:.2g}" if (most := by(example)) < 1e9 else "is NaN"
+    text = f"{pair}: {changed}, and output {example.place} {moves}"
+    return {"where": _first_module(batch, change, example), "example": text}
+
+
+def _first_module(batch: Batch, change: Change, example: Example) -> str:
     """Which module's output first differs where it must not, in words; "" where none is known."""
-    facts, module = batch.facts, batch.model.module
+    module, (was, now) = batch.model.module, example.asked(batch)
     if module is None:
         return ""
-    before, ids = change.before or batch.ids, change.ids
     try:
         with torch.enable_grad():  # with it torch takes no shortcut
             with change.around():
-                new = _outputs(batch, module, ids)
-            old = new if change.before is ids else _outputs(batch, module, before)
+                new = _outputs(batch, module, now)
+            old = _outputs(batch, module, was)
     except Exception:  # a foreign model under hooks
         return ""
     if [name for name, _ in old] != [name for name, _ in new]:
         return ""
-    # the numbers of places that must hold the same before and after: of the target, of the source
-    row = int(change.measure(batch).nan_to_num(1e9).amax(1).argmax())
-    here = (change.of[row] >= 0).nonzero()[:, 0]
-    was_row = int(change.of[row].max()) // before.tgt_in.shape[1]
-    places = [(change.of[row][here], here + row * ids.tgt_in.shape[1])]
-    if facts.has_source:
-        rows = (before.src[was_row, None], ids.src[row, None])
-        real = [facts.real_source(src)[0].nonzero()[:, 0] for src in rows]
-        count = min(map(len, real))
-        numbers = was_row * before.src.shape[1], row * ids.src.shape[1]
-        places.append((real[0][:count] + numbers[0], real[1][:count] + numbers[1]))
-    for (name, was), (_, now) in zip(old, new, strict=True):
+    source = slice(was.src.shape[1])
+    sides = [(was.tgt_in, now.tgt_in, slice(example.place, example.place + 1))]
+    sides += [(was.src, now.src, source)] if batch.facts.has_source else []
+    for (name, first), (_, second) in zip(old, new, strict=True):
         differ = []
-        for (then, here), side in zip(places, (1, 0), strict=False):
-            first, second = _at(was, before[side], then), _at(now, ids[side], here)
-            if first is not None and second is not None and first.shape == second.shape:
-                share = min(max(1e-7, 100 * torch.finfo(was.dtype).eps), 1e-2)
-                by = largest(apart(first, second).nan_to_num(1.0))
-                differ.append(by > share * largest(first.nan_to_num()))
+        for ids, others, places in sides:
+            a, b = _laid_out(first, ids), _laid_out(second, others)
+            if a is not None and b is not None and a.shape[2:] == b.shape[2:]:
+                share = min(max(1e-7, 100 * torch.finfo(first.dtype).eps), 1e-2)
+                by = largest(apart(a[:, places], b[:, places]).nan_to_num(1.0))
+                differ.append(by > share * largest(a[:, places].nan_to_num()))
         if differ and all(differ):
             shown = re.sub(r"^model\.(?=.)", "", name)
             layer = re.search(r"\.(\d+)\.", f".{shown}.")
@@ -68,8 +153,10 @@ def _outputs(batch: Batch, module: nn.Module, ids: Ids) -> list[tuple[str, Tenso
     names = {part: name for name, part in module.named_modules()}
 
     def keep(part: nn.Module, _: Any, output: Any) -> None:
-        if (value := _tensor(output)) is not None:
-            seen.append((names[part], value.detach().clone()))
+        output = tuple(output.values()) if isinstance(output, dict) else output
+        parts = output if isinstance(output, tuple | list) else (output,)
+        numbers = [t for t in parts if isinstance(t, Tensor) and t.is_floating_point()]
+        seen.extend((names[part], value.detach().clone()) for value in numbers[:1])
 
     with contextlib.ExitStack() as stack:
         for part in names:
@@ -78,134 +165,9 @@ def _outputs(batch: Batch, module: nn.Module, ids: Ids) -> list[tuple[str, Tenso
     return seen
 
 
-def _tensor(output: Any) -> Tensor | None:
-    """The first tensor of numbers in what a module gives."""
-    if isinstance(output, Tensor):
-        return output if output.is_floating_point() else None
-    if hasattr(output, "values") and callable(output.values):
-        output = tuple(output.values())
-    parts = output if isinstance(output, tuple | list) else ()
-    return next((t for part in parts if (t := _tensor(part)) is not None), None)
-
-
-def _at(value: Tensor, ids: Tensor | None, numbers: Tensor) -> Tensor | None:
-    """An output at some numbered places of ids, (N, ...); None where it is laid out neither as
-    they are nor time first, or where there are no places."""
-    if ids is None or value.dim() < 3 or not len(numbers):
+def _laid_out(value: Tensor, ids: Tensor) -> Tensor | None:
+    """An output as ids are, (1, L, ...); None where it is laid out neither so nor time first."""
+    if value.dim() < 3 or not ids.numel():
         return None
-    if value.shape[:2] != ids.shape:
-        value = value.transpose(0, 1)
-    return value.flatten(0, 1)[numbers] if value.shape[:2] == ids.shape else None
-
-
-# The smallest example --------------------------------------------------------------------------
-
-
-class Example(NamedTuple):
-    """A pair before and after a change, without pads but for those that are appended.
-
-    src: ids of the source. tgt, other: ids of the target before and after, the latter may be
-    shorter. place: of the output that moves.
-    """
-
-    src: list[int]
-    tgt: list[int]
-    other: list[int]
-    place: int
-
-    @property
-    def changed(self) -> list[int]:
-        """Places of tokens that are others after the change."""
-        both = zip(self.tgt, self.other, strict=False)
-        return [place for place, (old, new) in enumerate(both) if old != new]
-
-    def smaller(self) -> Iterator["Example"]:
-        """Examples with less in them, the bolder cuts first. The target's first token stays."""
-
-        def without(start: int, stop: int, place: int) -> Example:
-            tgt, other = (ids[:start] + ids[stop:] for ids in (self.tgt, self.other))
-            return Example(self.src, tgt, other, place - (stop - start) * (place >= stop))
-
-        for start, stop in _cuts(1, len(self.tgt)):
-            if not start <= self.place < stop:
-                yield without(start, stop, self.place)
-        for place in self.changed if len(self.changed) > 1 else ():
-            other = [*self.other[:place], self.tgt[place], *self.other[place + 1 :]]
-            yield self._replace(other=other)
-        for start, stop in _cuts(0, len(self.src) - 1):
-            yield self._replace(src=self.src[:start] + self.src[stop:])
-        if self.place:
-            yield without(self.place, self.place + 1, self.place - 1)
-
-
-def _cuts(first: int, end: int) -> Iterator[tuple[int, int]]:
-    """Ranges between two places: the whole, its halves, their halves, down to single places."""
-    size = end - first
-    while size > 0:
-        yield from ((start, min(start + size, end)) for start in range(first, end, size))
-        size //= 2
-
-
-@torch.no_grad()
-def smallest(batch: Batch, change: Change) -> str:
-    """A pair of the failing batch, made as short as it still fails, in words; "" for none."""
-    if change.ids.closed is not None:
-        return ""
-    facts, moved = batch.facts, change.measure(batch)
-    nan = 1e9 if bool(moved.isnan().any()) else -1.0  # an example shows the same kind of failure
-    moved = moved.nan_to_num(1e9)
-    n, t = divmod(int(moved.argmax()), moved.shape[1])
-    before, ids = change.before or batch.ids, change.ids
-    row, place = divmod(int(change.of[n, t]), before.tgt_in.shape[1])
-    tgt_in = ids.tgt_in[n][None]
-    real = facts.real_inputs(before.tgt_in)[row]
-    sides = (ids.src, before.src), (ids.tgt_in, before.tgt_in)
-    pads = [max(0, new.shape[1] - old.shape[1]) for new, old in sides]
-    left, target = facts.pad_side == "left", "tgt_in" if facts.has_source else "ids"
-    example = Example(
-        before.src[row][facts.real_source(before.src)[row]].tolist(),
-        before.tgt_in[row][real].tolist(),
-        tgt_in[facts.real_inputs(tgt_in)].tolist(),
-        int(real[:place].sum()),
-    )
-
-    def by(example: Example) -> float:
-        """How far the output of an example moves; -1 where it is not answered."""
-        src, tgt, other = (torch.tensor([x], dtype=torch.int64) for x in example[:3])
-        longer = wider(src, pads[0], facts.source_pad), wider(other, pads[1], facts.pad_id, left)
-        with contextlib.suppress(*REFUSED):
-            with change.around():
-                new = batch.ask(*longer)[0, example.place + pads[1] * left]
-            old = batch.ask(src, tgt)[0, example.place]
-            return float(batch.moved(new, old).nan_to_num(nan))
-        return -1.0
-
-    def shown(src: list[int], tgt: list[int]) -> str:
-        return f"src {src}, {target} {tgt}" if facts.has_source else f"{target} {tgt}"
-
-    if not (first := by(example)) > batch.tolerance:
-        if first < 0:
-            return ""
-        where = f"in row {n} of {len(moved)}"
-        if len(moved) == 1 and len(before.src) > 1:
-            where = f"alone and in row {row} of the batch"
-        pair = shown(ids.src[n].tolist(), ids.tgt_in[n].tolist())
-        return f"{pair} {where}: {float(moved[n, t]):.2g} apart"
-    budget, going = 80, True
-    while going and budget > 0:
-        going = False
-        for smaller in example.smaller():
-            budget -= 1
-            if by(smaller) > batch.tolerance:
-                example, going = smaller, True
-                break
-    what = [f"token {p} from {example.tgt[p]} to {example.other[p]}" for p in example.changed]
-    behind = "behind src", f"{'before' if left else 'behind'} {target}"
-    for count, side in zip(pads, behind, strict=True):
-        what += [f"{count} pad{'s' * (count > 1)} {side}"] if count else []
-    if len(example.other) < len(example.tgt):
-        what.append(f"its first {len(example.other)} alone")
-    changed = " and ".join(what) or "asked so"
-    pair = shown(example.src, example.tgt)
-    moves = f"moves by {most:.2g}" if (most := by(example)) < 1e9 else "is NaN"
-    return f"{pair}: {changed}, and output {example.place} {moves}"
+    value = value if value.shape[:2] == ids.shape else value.transpose(0, 1)
+    return value if value.shape[:2] == ids.shape else None

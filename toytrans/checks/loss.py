@@ -8,12 +8,13 @@ from torch import Tensor
 
 from toytrans.checks.batch import COARSE, TOLERANCE, Batch, largest, worst
 from toytrans.checks.result import CannotJudge, NotAsked, Result, Wrong, measured
-from toytrans.checks.subject import Ids, wider
+from toytrans.checks.subject import Ids
 from toytrans.errors import UserError
 
 
 class Loss:
-    """The loss function of a batch's model, and its labels (B, T)."""
+    """The loss function of a batch's model, and its labels (B, T). is_own: `mean` is the model's,
+    not one that was given."""
 
     def __init__(self, batch: Batch) -> None:
         facts, needed = batch.facts, {}
@@ -29,7 +30,7 @@ class Loss:
             raise CannotJudge(
                 f"labels for the loss that was given are missing: give {asked}", *needed
             )
-        self.batch, self.labels = batch, batch.tgt_out
+        self.batch, self.labels, self.is_own = batch, batch.tgt_out, False
         self.real = facts.real_labels(self.labels)
         dtypes = {batch.dtype, self.tensor(batch.logits).dtype}
         self.share = COARSE if dtypes - TOLERANCE.keys() else TOLERANCE[torch.float32]
@@ -43,13 +44,14 @@ class Loss:
         return float(self.tensor(logits, labels))
 
     def mean(self, rows: slice = slice(None), places: Tensor | slice = slice(None)) -> float:
-        """The loss of some rows and places: the model's own, where it has one."""
+        """The loss of some rows and places."""
         labels = self.labels[rows][:, places]
         inputs = self.batch.tgt_in[rows, : labels.shape[1]]
         with torch.no_grad():
             logits = self.batch.logits[rows][:, places]
             given = Ids(self.batch.src[rows].clone(), inputs.clone())
             own = self.batch.model.loss(logits, labels.clone(), given)
+        self.is_own = own is not None
         return self(logits, labels) if own is None else float(own)
 
     def gradient(self) -> Tensor:
@@ -71,40 +73,29 @@ class Loss:
 
 
 def pad_labels_ignored(batch: Batch) -> Result:
-    """What the model answers where the label is a pad changes neither loss nor gradient."""
+    """The loss of a pair is the same with pad labels behind it as without."""
     loss = Loss(batch)
-    real, labels = loss.real, loss.labels
-    if bool(real.all()):
+    row = int((~loss.real).sum(1).argmax())
+    if bool(loss.real[row].all()):
         raise CannotJudge("needs a batch whose labels hold pads; the batch maker pads none")
-    gradient, once = loss.gradient(), loss(batch.logits)
-    if not loss.same(once, loss.mean()):  # its own is not the plain mean: of its parts it must be
-        row = int((~real.all(1)).int().argmax())
-        rows = slice(row, row + 1)
-        whole, inside = loss.mean(rows), loss.mean(rows, real[row])
-        if loss.same(inside, whole):
-            raise CannotJudge(
-                f"the model's own loss is {loss.mean():.4f}, the mean over labels that are "
-                f"no pads {once:.4f}; pads do not change it: it may hold other terms"
-            )
-        cause = (
-            f"the model's own loss of pair {row} is {inside:.4f}, with pad labels behind it "
-            f"{whole:.4f}: pads are scored"
+    rows, tolerance = slice(row, row + 1), loss.tolerance(loss.mean())
+    whole, inside = loss.mean(rows), loss.mean(rows, loss.real[row])
+    if loss.is_own and loss.same(whole, inside) and not loss.same(loss.mean(), loss(batch.logits)):
+        raise CannotJudge(
+            "the model's own loss is not the mean over labels that are no pads; pads do not change "
+            "it: it may hold other terms"
         )
-        return measured(abs(whole - inside), loss.tolerance(once), "", cause)
-    noise = torch.cat((batch.logits, batch.noise(batch.logits)), 1)
-    twice = loss(noise, wider(labels, labels.shape[1], int(labels[~real][0])))
-    scored = largest(gradient[~real])
-    what = (
-        "pads are scored; pass ignore_index, and divide by the real labels alone"
-        if scored > loss.tolerance(once)
-        else "pads are not scored, but the loss is divided by all places; divide by the real labels"
-    )
+    scored = 0.0 if loss.is_own else largest(loss.gradient()[~loss.real])
+    what = "pads are scored; pass ignore_index, and divide by the real labels alone"
+    if not loss.is_own and scored <= tolerance:
+        what = "pads are not scored, but the loss is divided by all places; divide by real labels"
+    own = "the model's own loss" if loss.is_own else "the loss"
+    pads = int((~loss.real[row]).sum())
     return measured(
-        worst((scored, abs(twice - once))),
-        loss.tolerance(once),
-        f"gradient at {int((~real).sum())} pad labels is zero; {labels.numel()} more leave the "
-        f"loss at {once:.4f}",
-        f"the loss is {once:.4f}, with more pad labels {twice:.4f}: {what}",
+        worst((scored, abs(whole - inside))),
+        tolerance,
+        f"{pads} pad labels leave the loss of a pair at {whole:.4f}",
+        f"{own} of pair {row} is {inside:.4f}, with pad labels behind it {whole:.4f}: {what}",
     )
 
 
@@ -127,9 +118,7 @@ def halves_add_up(batch: Batch) -> Result:
         by_rows, by_labels = rows.mean(), (rows * of_rows).sum() / of_rows.sum()
         if loss.same(whole, float(by_rows)) and not loss.same(whole, float(by_labels)):
             cause += (
-                "rows are sums, which weighs long ones more; divide by the labels, not by the rows"
-                if _sums_rows(loss)
-                else "a mean of means weighs short rows more; sum first, divide once by the labels"
+                "a mean over rows does not weigh labels alike; sum first, divide once by the labels"
             )
         elif loss.same(whole, float(halves.mean())):
             cause += "it is divided by all places, pads included; divide by the real labels"
@@ -142,15 +131,6 @@ def halves_add_up(batch: Batch) -> Result:
             )
     evidence = f"loss {whole:.4f} = its halves over {int(labels.sum())} tokens"
     return measured(abs(whole - expected), loss.tolerance(whole), evidence, cause)
-
-
-def _sums_rows(loss: Loss) -> bool:
-    """Whether the loss of a row alone grows with its labels where all are equally likely."""
-    level, count = torch.zeros_like(loss.batch.logits), loss.real.sum(1)
-    few, many = (slice(n, n + 1) for n in (int(count.argmin()), int(count.argmax())))
-    short, long = (loss(level[row], loss.labels[row]) for row in (few, many))
-    grows = float(count[many] / count[few])
-    return grows > 1 and abs(long - grows * short) <= 1e-3 * abs(long)
 
 
 def likelier_labels_cost_less(batch: Batch) -> Result:
@@ -240,28 +220,28 @@ def labels_shifted(batch: Batch) -> Result:
 def _require_whole_rows(batch: Batch) -> None:
     """Raises Wrong where a row's source, target and labels are not of one pair."""
 
-    def rows_with(ids: Tensor | None, wanted: list[int]) -> set[int]:
-        """The rows in which some ids stand one after another."""
-        if ids is None or ids.shape[1] < len(wanted):
-            return set()
-        same = (ids.unfold(1, len(wanted), 1) == torch.tensor(wanted)).all(-1).any(-1)
-        return set(same.nonzero()[:, 0].tolist())
+    def pairs_in(ids: Tensor | None, side: int) -> list[int | None]:
+        """Of each row, the pair whose source or target stands there; pairs of two symbols or more,
+        for one may stand anywhere by chance."""
+        found: list[int | None] = []
+        for row in [] if ids is None else ids.tolist():
+            runs = {tuple(row[n:end]) for end in range(len(row) + 1) for n in range(end)}
+            here = [n for n, p in enumerate(batch.pairs) if tuple(p[side]) in runs]
+            longest = max(here, key=lambda n: len(batch.pairs[n][side]), default=None)
+            is_long = longest is not None and min(map(len, batch.pairs[longest])) > 1
+            found.append(longest if is_long else None)
+        return found
 
-    swapped = []
-    for number, (source, target) in enumerate(batch.pairs):
-        if min(len(source), len(target)) < 2:  # one symbol may stand anywhere by chance
-            continue
-        src = rows_with(batch.src, source)
-        for name, ids in (("target", batch.tgt_in), ("labels", batch.tgt_out)):
-            other = rows_with(ids, target)
-            if src and other and not src & other:
+    sources = pairs_in(batch.src, 0)
+    for name, ids in (("target", batch.tgt_in), ("labels", batch.tgt_out)):
+        for row, pair in enumerate(pairs_in(ids, 1)):
+            if None not in (pair, sources[row]) and pair != sources[row]:
                 raise Wrong(
-                    f"the source of pair {number} is in row {min(src)} and its {name} in row "
-                    f"{min(other)}: the batch maker orders the one without the other"
+                    f"row {row} holds the source of pair {sources[row]} and the {name} of pair "
+                    f"{pair}: the batch maker orders the one without the other"
                 )
-        is_target = bool(rows_with(batch.src, target) and rows_with(batch.tgt_in, source))
-        swapped.append(not src and is_target)
-    if swapped and all(swapped):
+    are_targets = any(n is not None for n in pairs_in(batch.src, 1))
+    if are_targets and not any(n is not None for n in sources):
         raise Wrong(
             "src holds the targets and tgt_in the sources: the batch maker, or whoever calls it, "
             "has swapped them"

@@ -46,28 +46,29 @@ class NoDropout(TorchFunctionMode):
         return func(*args, **named)
 
 
-class Counted(TorchFunctionMode):
+class Watched(TorchFunctionMode):
     """The work of an answer: multiplications in its products, and its calls of functions. It is the
-    same on any machine."""
+    same on any machine. rounds: whether something in fp64 is rounded to fewer digits."""
 
-    work = 0
+    work, rounds = 0, False
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         result = func(*args, **(kwargs or {}))
         self.work += CALL
         first = result[0] if isinstance(result, tuple) and result else result
-        if PRODUCTS.search(getattr(func, "__name__", "")) and isinstance(first, Tensor):
-            given = [t for a in args for t in (a if isinstance(a, tuple | list) else (a,))]
-            shapes = [t.shape for t in given if isinstance(t, Tensor) and not t.is_nested]
-            weights = sum(shape.numel() for shape in shapes[1:] if len(shape) == 2)
-            if shapes and shapes[0] and not first.is_nested:
-                rows = first.numel() // max(1, first.shape[-1]) if first.dim() else 1
-                self.work += rows * weights or first.numel() * shapes[0][-1]
+        if not isinstance(first, Tensor) or first.is_nested:
+            return result
+        given = [t for a in args for t in (a if isinstance(a, tuple | list) else (a,))]
+        given = [t for t in given if isinstance(t, Tensor) and not t.is_nested]
+        if first.is_floating_point() and first.dtype != torch.float64:
+            self.rounds |= any(t.dtype == torch.float64 for t in given)
+        if PRODUCTS.search(getattr(func, "__name__", "")) and given and given[0].dim():
+            self.work += first.numel() * given[0].shape[-1]
         return result
 
 
 class RoundedAgain(TorchFunctionMode):
-    """Products in half precision differ in their last bit, as if they were summed in another
+    """Products that are not in fp64 differ in their last bit, as if they were summed in another
     order."""
 
     def __init__(self) -> None:
@@ -78,10 +79,10 @@ class RoundedAgain(TorchFunctionMode):
         result = func(*args, **(kwargs or {}))
         if not PRODUCTS.search(getattr(func, "__name__", "")) or not isinstance(result, Tensor):
             return result
-        if result.dtype not in (torch.float16, torch.bfloat16) or result.is_nested:
+        if not result.is_floating_point() or result.dtype == torch.float64 or result.is_nested:
             return result
         way = 2 * torch.rand(result.shape, generator=self.random) - 1
-        return (result.float() * (1 + way * torch.finfo(result.dtype).eps / 2)).to(result.dtype)
+        return (result.double() * (1 + way * torch.finfo(result.dtype).eps / 2)).to(result.dtype)
 
 
 @contextlib.contextmanager
@@ -124,7 +125,7 @@ def on_one_thread(module: nn.Module | None) -> Iterator[None]:
     """Small models gain nothing by several threads, which wait for each other at every step."""
     before = torch.get_num_threads()
     weights = () if module is None else module.parameters()
-    count = sum(p.numel() for p in weights if not nn.parameter.is_lazy(p))
+    count = sum(p.numel() for p in weights)
     torch.set_num_threads(1 if count < 2_000_000 else before)
     try:
         yield

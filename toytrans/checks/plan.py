@@ -3,67 +3,63 @@ of it."""
 
 import contextlib
 import math
-import re
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 import torch
 from torch import Tensor
 
-from toytrans.checks import changes, gradients, locate, loss, reach, scale, steps, sublayers
+from toytrans.checks import attention, changes, embeddings, loss, reach, steps, sublayers
 from toytrans.checks.adapters import adapter_of
 from toytrans.checks.batch import POLARITY, SHORTEST, Batch, Setting, Unsteady
 from toytrans.checks.changes import moves, stays
-from toytrans.checks.copies import copies_run_it, copy_of
+from toytrans.checks.locate import located
 from toytrans.checks.modes import in_eval_mode, on_one_thread
 from toytrans.checks.result import CHECKS, Report, Result, Told, Tried, measured, merged
-from toytrans.checks.subject import Adapter, NoAnswer
+from toytrans.checks.subject import Adapter, NoAnswer, copy_of
 from toytrans.errors import UserError, did_you_mean
 
 Progress = Callable[[str], None]
 
 
-@dataclass(frozen=True)
-class Part:
+class Part(NamedTuple):
     """A part of a check, by its name in words.
 
     of: which batches it is asked of: the first (shortest), every one in every mode and precision,
-    the longest, the first and the longest, or the first after all else.
-    essential: without it the check is not judged. fragile: it fails where the model raises an
-    exception at it.
+    the first and the longest, or the first after all else. essential: without it the check is not
+    judged.
     """
 
     check: str
     name: str
     ask: Callable[[Batch], Result]
-    of: Literal["first", "every", "longest", "both ends", "last"] = "first"
+    of: Literal["first", "every", "both ends", "last"] = "first"
     essential: bool = False
-    fragile: bool = False
 
 
 pads_in_other_shapes = stays(partial(changes.other_shapes, with_symbols=False))
 symbols_in_other_shapes = stays(partial(changes.other_shapes, with_symbols=True))
+others_between = stays(changes.other_calls_between)
+
+AT_THE_END = Part("calls", "the same at the end", others_between, "last")
 
 PARTS = (
     Part("pads", "more pads", stays(changes.pads_appended), "every", essential=True),
     Part("pads", "other shapes", pads_in_other_shapes),
     Part("pads", "their embeddings", stays(changes.pads_hold_anything)),
-    Part("pads", "gradients", gradients.towards(of_future=False), "every"),
+    Part("pads", "gradients", embeddings.gradients_towards(of_future=False), "every"),
     Part("future", "single tokens", stays(changes.later_token), "every", essential=True),
-    Part("future", "all that follows", stays(changes.all_that_follows), "every"),
     Part("future", "prefixes", stays(changes.prefixes), "every"),
     Part("future", "other shapes", symbols_in_other_shapes),
-    Part("future", "gradients", gradients.towards(of_future=True), "every"),
-    Part("rows", "a pair alone", stays(changes.rows_alone), "every", fragile=True),
-    Part("rows", "another order", stays(changes.rows_in_another_order), "every", fragile=True),
+    Part("future", "gradients", embeddings.gradients_towards(of_future=True), "every"),
+    Part("rows", "a pair alone", stays(changes.rows_alone), "every"),
+    Part("rows", "another order", stays(changes.rows_in_another_order), "every"),
     Part("rows", "an empty pair", stays(changes.empty_pair_added)),
-    Part("calls", "others between", stays(changes.other_calls_between), "every", fragile=True),
-    Part("calls", "the longest first", changes.fresh_copies_agree, "longest"),
-    Part("calls", "the same again", stays(changes.same_again), "last"),
-    Part("order", "neighbours swapped", moves(changes.neighbours_swapped)),
-    Part("order", "far behind", moves(changes.neighbours_swapped_far), "longest"),
+    Part("calls", "others between", others_between, "every"),
+    AT_THE_END,
+    Part("order", "neighbours swapped", moves(changes.neighbours_swapped), "both ends"),
     Part("source", "token by token", reach.tokens_seen("source"), "both ends", essential=True),
     Part("target", "token by token", reach.tokens_seen("target"), "both ends", essential=True),
     Part("steps", "one by one", steps.steps_are_the_pass, "both ends"),
@@ -72,21 +68,14 @@ PARTS = (
     Part("loss", "likelier labels", loss.likelier_labels_cost_less),
     Part("labels", "the shift", loss.labels_shifted),
     Part("labels", "start and end", loss.ends_agree),
-    Part("scale", "every attention", scale.attention_is_right),
+    Part("scale", "every attention", attention.attention_is_right),
     Part("sublayers", "residual connections", sublayers.input_passes_by),
     Part("sublayers", "norms", sublayers.scale_is_normed),
     Part("sublayers", "feed-forward", sublayers.feed_forward_at_work),
 )
 
-NO_LABELS = "the labels of an encoder are not the next tokens"
-
-NOT_OF_ENCODERS = {
-    "future": "an encoder sees both sides: it has no future to hide",
-    "steps": "an encoder does not decode",
-    "loss": NO_LABELS,
-    "labels": NO_LABELS,
-}
-"""Checks that only a decoder is asked, and why."""
+OF_DECODERS = ("future", "steps", "loss", "labels")
+"""Checks that an encoder is not asked: it hides no future, and its labels are no next tokens."""
 
 FEWER_PLACES = "if it takes fewer places, give max_length=..."
 """The remedy for a model that raises an exception at some lengths."""
@@ -100,13 +89,14 @@ MORE_SIZES = ((20, 32), (128, 4), (256, 2), (512, 2))
 which then have no bound of work."""
 
 WORK = 75e9
-"""Multiplications (`Counted`) that the checks are kept within, unless thorough: about 15 s."""
+"""Multiplications (`Watched`) that the checks are kept within, unless thorough: about 15 s."""
 
 
 @dataclass
 class Plan:
-    """What is asked of a model, and what came of it. found: results of parts by check and name;
-    refused: what the model raised; nan: the first check that met outputs that are NaN."""
+    """What is asked of a model, and what came of it. found: results of parts; spent: work so far;
+    source_pad: the other id that pads sources, once it was looked for; nan: the first check that
+    met outputs that are NaN."""
 
     length: int | None
     seed: int
@@ -116,8 +106,6 @@ class Plan:
     tried: Tried = field(default_factory=Tried)
     spent: float = 0.0
     source_pad: tuple[int | None] | None = None
-    thorough: bool = False
-    refused: set[str] = field(default_factory=set)
     nan: str | None = None
 
     def sizes(self, limit: int | None) -> list[Setting]:
@@ -134,13 +122,11 @@ class Plan:
                 f"{(given or SHORTEST) + 4}; {shorter}build the model with more"
             )
         self.length = wanted = given or int(min(LENGTH, most))
-        self.thorough = wanted > LENGTH
-        sizes = SIZES + MORE_SIZES * self.thorough
+        sizes = SIZES + MORE_SIZES * (wanted > LENGTH)
         made = [Setting(n, rows, self.seed + k) for k, (n, rows) in enumerate(sizes) if n <= wanted]
         if wanted not in dict(sizes):
             made.append(Setting(wanted, 4 if wanted < 16 else 3, self.seed + len(sizes)))
-        most_rows = 33 if self.thorough else 17
-        made[0] = replace(made[0], widest=made[-1].length, most_rows=most_rows)
+        made[0] = replace(made[0], widest=wanted, most_rows=33 if wanted > LENGTH else 17)
         return made
 
     def check(self, model: Adapter) -> Report:
@@ -152,17 +138,20 @@ class Plan:
         with gradients, torch.random.fork_rng(devices=[]), threads, eval_mode:
             torch.manual_seed(self.seed)
             try:
-                batch, *plain = self._first_batches(settings[0])
+                batch, *others = self._first_batches(settings[0])
             except Unsteady as error:
                 batch = error.batch
                 module = batch.model.module
                 if error.drawn and (module is None or module.training):
                     raise  # it may be dropout that its user left on
                 self._add(batch)
-                again = next(part for part in PARTS if part.of == "last")
-                self.found[again] = measured(batch.jitter, batch.tolerance, "", str(error))
+                self.found[AT_THE_END] = measured(batch.jitter, batch.tolerance, "", str(error))
             else:
-                self._ask_all(batch, plain, settings)
+                self._ask_of(batch, "first", "every", "both ends")
+                for other in others:
+                    self._ask_of(other, "every")
+                self._ask_longer(batch, settings)
+                self._ask_of(batch, "last")
         if model.facts.equal_lengths:
             self.tried.notes.append(
                 "source and target are of one length in every batch, filled up with pads: the "
@@ -189,23 +178,14 @@ class Plan:
         return result
 
     def _first_batches(self, setting: Setting) -> list[Batch]:
-        """The first batch in fp64, and in fp32 where the model has both: fp64 is left where it
-        fails, gives NaN that fp32 does not give, or is another model altogether."""
-        model, notes = self.model, self.tried.notes
-        double = copy_of(model, torch.float64)
-        if double is not None and copies_run_it(model):
-            notes.append(
-                "judged on the model itself, in eval mode: its forward was replaced by a function, "
-                "so a copy would still run the original's modules"
-            )
-            double = None
-        if double is None or model.module is None:
-            return [Batch(model, setting)]
-        came_as = {p.dtype for p in model.module.parameters() if p.is_floating_point()}
-        single = None if came_as == {torch.float64} else copy_of(model, torch.float32)
+        """The first batch in fp64 and in fp32, or else as the model came, where it cannot be copied
+        on the model itself."""
+        double = copy_of(self.model, torch.float64)
+        if double is None:
+            return [Batch(self.model, setting)]
         made: list[Batch] = []
         raised = []
-        for of in (double, single, copy_of(model)):
+        for of in (double, copy_of(self.model, torch.float32), copy_of(self.model)):
             if of is not None and not (made and of.precision is None):
                 try:
                     made.append(Batch(of, setting))
@@ -213,11 +193,8 @@ class Plan:
                     raised.append(error)
         if not made:
             raise raised[0]
-        if len(made) > 1 and not _same_model(*made):
-            notes.append("judged in fp32: the copy in fp64 is another model")
-            del made[0]
         if opened := made[0].model.opened:
-            notes.append(
+            self.tried.notes.append(
                 f"{len(opened)} weights that are all zero hold small random numbers in the copy, "
                 "for nothing is seen through them"
             )
@@ -225,9 +202,9 @@ class Plan:
 
     # Asking ------------------------------------------------------------------------------------
 
-    def _ask_all(self, batch: Batch, plain: list[Batch], settings: list[Setting]) -> None:
-        """The first batch in each precision, then longer ones in each mode."""
-        of, notes = batch.model, self.tried.notes
+    def _ask_longer(self, first: Batch, settings: list[Setting]) -> None:
+        """Longer batches in each mode; those that are refused, or too much work, are noted."""
+        of, notes, longest = first.model, self.tried.notes, first
         copies = [of]
         if self.model.module is None or of is self.model:
             no_module = self.model.module is None
@@ -235,26 +212,20 @@ class Plan:
             notes.append(f"train mode not tried: {why}")
         elif (train := copy_of(self.model, of.precision, training=True)) is not None:
             copies.append(train)
-        self._ask_of(batch, "first", "every", "both ends")
-        for other in plain:
-            self._ask_of(other, "every")
-        longest = batch
         for number, setting in enumerate(settings):
             for copied in tuple(copies):
                 is_skipped = number == 0 if copied is of else number == 2 < len(settings) - 1
-                if is_skipped:  # train mode skips one, to save time
+                if is_skipped or copied not in copies:  # train mode skips one, to save time
                     continue
                 try:
                     longer = Batch(copied, setting)
                 except UserError as error:
-                    why = str(error)
-                    if isinstance(error, NoAnswer):
-                        why = self._refusal(error) or "the same error"
+                    why = f"{error}; {FEWER_PLACES}" if isinstance(error, NoAnswer) else str(error)
                     notes.append(f"length {setting.length} in {copied.mode} mode not judged: {why}")
-                    copies.remove(copied)
+                    copies = [] if copied is of else [of]
                     continue
                 needed = 80 * longer.work  # so many answers are asked for, about
-                if not self.thorough and self.spent + needed >= WORK:
+                if settings[-1].length <= LENGTH and self.spent + needed >= WORK:
                     left_out = f"lengths from {setting.length} on in {copied.mode} mode"
                     self.tried.left_out.append(left_out)
                     notes.append(
@@ -266,10 +237,8 @@ class Plan:
                 self.spent += needed
                 self._ask_of(longer, "every")
                 longest = longer if copied is of else longest
-        if longest is not batch:
+        if longest is not first:
             self._ask_of(longest, "both ends")
-        self._ask_of(longest, "longest")
-        self._ask_of(batch, "last")
 
     def _ask_of(self, batch: Batch, *of: str) -> None:
         for part in PARTS:
@@ -277,8 +246,7 @@ class Plan:
                 self._ask(part, batch)
 
     def _ask(self, part: Part, batch: Batch) -> None:
-        """Ask one part of a batch, unless it has failed already. Of two results that counts which
-        judged something, and of passes the worse."""
+        """Ask one part of a batch, unless it has failed already."""
         known = self.found.get(part)
         if known is not None and known.verdict == "FAIL":
             return
@@ -287,15 +255,11 @@ class Plan:
         self._add(batch)
         new = self._result(part, batch)
         is_nan = new.difference is not None and math.isnan(new.difference)
-        if new.verdict == "FAIL" and is_nan and batch.model.precision == torch.float64:
-            single = copy_of(self.model, torch.float32, batch.model.training)  # which users run
+        single = copy_of(self.model, torch.float32, batch.model.training) if is_nan else None
+        if single is not None and batch.model.precision == torch.float64:  # masks may need fp32
             with contextlib.suppress(UserError):
-                new = new if single is None else self._result(part, Batch(single, batch.setting))
-        rank = {"FAIL": 3, "PASS": 2, "cannot judge": 1, "not asked": 0, "does not apply": 0}
-        if known is None or rank[new.verdict] > rank[known.verdict]:
-            self.found[part] = new
-        elif new.verdict == known.verdict == "PASS" and new.strain > known.strain:
-            self.found[part] = replace(new, message=known.message)
+                new = self._result(part, Batch(single, batch.setting))
+        self.found[part] = new if known is None else max(known, new, key=lambda each: each.weight)
 
     def _add(self, batch: Batch) -> None:
         length, seed = batch.setting.length, batch.setting.seed
@@ -303,8 +267,8 @@ class Plan:
 
     def _result(self, part: Part, batch: Batch) -> Result:
         facts = batch.facts
-        if part.check in NOT_OF_ENCODERS and not facts.is_causal:
-            return Result("", "does not apply", NOT_OF_ENCODERS[part.check])
+        if part.check in OF_DECODERS and not facts.is_causal:
+            return Result("", "does not apply", "an encoder sees both sides and predicts no token")
         if part.check == "source" and not facts.has_source:
             return Result("", "does not apply", "the model has no source")
         try:
@@ -314,9 +278,6 @@ class Plan:
                 return Result("", reason.verdict, str(reason), give=reason.give)
             result = measured(1.0, 0.0, "", str(reason))
         except NoAnswer as error:
-            if part.fragile:
-                return Result("", "FAIL", str(error), math.nan, batch.tolerance)
-            self._refusal(error)
             return Result("", "cannot judge", f"{error}; {FEWER_PLACES}")
         except UserError:
             raise
@@ -326,14 +287,6 @@ class Plan:
             what = f"{type(error).__name__}: {(str(error).splitlines() or [''])[0][:150]}"
             return Result("", "cannot judge", f"the check met {what}")
         return self._explained(part, result, batch) if result.verdict == "FAIL" else result
-
-    def _refusal(self, error: NoAnswer) -> str:
-        """What a model raised, with the remedy; "" where it raised the same before, but for the
-        sizes."""
-        kind = re.sub(r"\d+", "", str(error))
-        told = kind in self.refused
-        self.refused.add(kind)
-        return "" if told else f"{error}; {FEWER_PLACES}"
 
     def _explained(self, part: Part, result: Result, batch: Batch) -> Result:
         """A failure with its mode, where it shows, the smallest example, and how to see it again;
@@ -367,10 +320,7 @@ class Plan:
             message += self._mode_named(part, batch)
         if batch.setting.length != SIZES[0][0] or batch.model.training:
             message += f" ({batch.described})"
-        details = {}
-        if result.change is not None:
-            details["where"] = locate.first_module(batch, result.change)
-            details["example"] = locate.smallest(batch, result.change)
+        details = {} if result.change is None else located(batch, result.change)
         asked = f'only="{check}", length={self.length}, seed={self.seed}'
         details["reproduce"] = f"toytrans.check(model, ..., {asked})"
         details = {name: text for name, text in details.items() if text}
@@ -390,15 +340,6 @@ class Plan:
         return f"; {batch.model.mode} mode alone, {other.mode} mode passes: look for self.training"
 
 
-def _same_model(batch: Batch, plain: Batch) -> bool:
-    """Whether fp64 and fp32 answer alike, but for rounding."""
-    if bool((batch.logits.isnan() & ~plain.logits.isnan())[batch.real].any()):
-        return False
-    moved = batch.moved(plain.logits.to(batch.logits.dtype), batch.logits)[batch.real]
-    median = moved.nan_to_num(0.0, 0.0, 0.0).median() if moved.numel() else 0.0
-    return float(median) <= 1e-2 * batch.typical_logit
-
-
 # What users call --------------------------------------------------------------------------------
 
 
@@ -414,7 +355,6 @@ def check(
     loss: Callable[[Tensor, Tensor], Tensor] | None = None,
     batch: Callable[[Any], tuple[Tensor, Tensor, Tensor]] | None = None,
     source_pad_id: int | None = None,
-    pad_side: str | None = None,
     batch_first: bool | None = None,
     max_length: int | None = None,
     kind: str | None = None,
@@ -433,9 +373,9 @@ def check(
     is. A model of one stream takes ids alone: kind is then "decoder" or "encoder".
 
     pad_id, vocabulary_size: of the target; source_pad_id, source_size: the source's, if others.
-    start_id: the first decoder input; eos_id: what ends a sequence. pad_side: "left" where targets
-    are padded there. batch_first: False where ids and logits are (T, B); detected if not given.
-    max_length: the most places the model takes. embedding: what embeds ids, or (source's,
+    start_id: the first decoder input; eos_id: what ends a sequence. batch_first: False where ids
+    and logits are (T, B); detected if not given. max_length: the most places the model takes.
+    embedding: what embeds ids, or (source's,
     target's), if it is no nn.Embedding. loss: (logits, tgt_out) -> mean. batch: pairs of lists of
     symbol ids -> (src, tgt_in, tgt_out). generate: (src, tgt_in) -> logits made step by step, or
     src -> ids decoded greedily, to be compared with the parallel pass. scale: what multiplies q k,
@@ -448,26 +388,10 @@ def check(
     Raises UserError where the model cannot be asked: wrong shape, NaN throughout, another answer
     at the second call, an exception of its own, fewer places than needed.
     """
+    told = dict(locals())
+    own = ("model", "length", "seed", "only", "skip", "progress")
     plan = Plan(length, seed, selected(only, skip), progress)
-    adapter = adapter_of(
-        model,
-        pad_id=pad_id,
-        vocabulary_size=vocabulary_size,
-        source_size=source_size,
-        start_id=start_id,
-        eos_id=eos_id,
-        embedding=embedding,
-        loss=loss,
-        batch=batch,
-        source_pad_id=source_pad_id,
-        pad_side=pad_side,
-        batch_first=batch_first,
-        max_length=max_length,
-        kind=kind,
-        generate=generate,
-        scale=scale,
-    )
-    return plan.check(adapter)
+    return plan.check(adapter_of(model, **{n: value for n, value in told.items() if n not in own}))
 
 
 def selected(only: Iterable[str], skip: Iterable[str] = ()) -> tuple[str, ...]:

@@ -12,10 +12,10 @@ from dataclasses import replace
 import torch
 from torch import Tensor
 
+from toytrans.checks.attention import attention_seen
 from toytrans.checks.batch import LARGEST_LOGITS, SHORT, Batch, apart, chosen
 from toytrans.checks.result import CannotJudge, Result, Wrong, measured
-from toytrans.checks.seen import attention_seen
-from toytrans.checks.subject import Ids, NoAnswer
+from toytrans.checks.subject import Ids
 from toytrans.errors import UserError
 
 
@@ -52,12 +52,8 @@ def _trials(batch: Batch) -> Iterator[Batch]:
 
 
 def _named(places: list[int]) -> str:
-    """Places in words: place 4, places 4..9, places 1, 5."""
-    if len(places) == 1:
-        return f"place {places[0]}"
-    if places == list(range(places[0], places[-1] + 1)):
-        return f"places {places[0]}..{places[-1]}"
-    return f"places {', '.join(map(str, places[:8]))}{', ...' if len(places) > 8 else ''}"
+    listed = ", ".join(map(str, places[:8])) + ", ..." * (len(places) > 8)
+    return f"place{'s' * (len(places) > 1)} {listed}"
 
 
 def _moved(batch: Batch, side: str, rest: Tensor, old: Tensor, new: Tensor) -> Tensor:
@@ -70,27 +66,33 @@ def _moved(batch: Batch, side: str, rest: Tensor, old: Tensor, new: Tensor) -> T
     return changed
 
 
+def _elsewhere(batch: Batch, side: str, moved: Tensor, places: Tensor) -> Tensor:
+    """Which rows move an output that counts, (N,): of a target a later one, or one at another place
+    than that of the row, (N, 1)."""
+    if side == "source":
+        return moved.any(1)
+    at = torch.arange(moved.shape[1])
+    return (moved & (at > places if batch.facts.is_causal else at != places)).any(1)
+
+
 def _every_place(first: Batch, side: str, what: str) -> int:
     """How many tokens one side has at most. Raises Wrong where no output sees some of them, in any
     trial, or where no target token moves the output at its own place."""
-    facts, length, is_source = first.facts, first.setting.length, side == "source"
-    seen = torch.zeros(0, dtype=torch.bool)
-    is_own = is_source or not facts.is_causal
-    tries = ((batch, n) for batch in _trials(first) for n in range(3 if batch.is_short else 1))
-    for batch, number in tries:
-        if not number:
-            pair = batch.pair(length if is_source else min(length, SHORT), length)
-            ids, rest = pair[:2] if is_source else pair[1::-1]
-            at = _places(batch, side, pair)
-            places = torch.tensor(at)
-            seen = seen if len(seen) == len(at) else torch.zeros(len(at), dtype=torch.bool)
-        changed = batch.one_by_one(ids[0], places)
-        moved = _moved(batch, side, rest, ids.expand_as(changed), changed)
-        if not is_source:
-            where = torch.arange(moved.shape[1])
-            is_own = is_own or bool((moved & (where == places[:, None])).any())
-            moved &= where > places[:, None] if facts.is_causal else where != places[:, None]
-        seen = seen | moved.any(1)
+    length, is_source = first.setting.length, side == "source"
+    seen, is_own = torch.zeros(0, dtype=torch.bool), is_source or not first.facts.is_causal
+    for batch in _trials(first):
+        pair = batch.pair(length if is_source else min(length, SHORT), length)
+        ids, rest = pair[:2] if is_source else pair[1::-1]
+        at = _places(batch, side, pair)
+        places = torch.tensor(at)[:, None]
+        seen = seen if len(seen) == len(at) else torch.zeros(len(at), dtype=torch.bool)
+        for _ in range(3 if batch.is_short else 1):
+            changed = batch.one_by_one(ids[0], places[:, 0])
+            moved = _moved(batch, side, rest, ids.expand_as(changed), changed)
+            is_own = is_own or bool(moved.gather(1, places).any())
+            seen = seen | _elsewhere(batch, side, moved, places)
+            if bool(seen.all()):
+                break
         if bool(seen.all()):
             break
     blind = [place for place, is_seen in zip(at, seen.tolist(), strict=True) if not is_seen]
@@ -115,63 +117,49 @@ def _every_place(first: Batch, side: str, what: str) -> int:
 
 
 def _places(batch: Batch, side: str, pair: Ids) -> list[int]:
-    """The places to ask about: in a source not the last where a model insists on the end there; in
-    a target not the last, which nothing follows, nor the first where it holds the start, which is
-    never another token."""
+    """The places to ask about: in a source not the end, which some models insist on; in a target
+    not the last, which nothing follows, nor the first where it holds the start, which is never
+    another token."""
     facts, (src, tgt_in, _) = batch.facts, pair
     if side == "target":
         first, last = int(facts.is_causal and facts.start_id is not None), int(facts.is_causal)
         return [first + place for place in chosen(tgt_in.shape[1] - last - first, 34)]
-    places = chosen(src.shape[1], 34)
-    other = src.clone()
-    other[0, -1] = batch.symbols[0]
-    try:
-        batch.ask(other, tgt_in)
-    except NoAnswer:
-        return places[:-1]
-    return places
+    return chosen(src.shape[1] - (int(src[0, -1]) not in batch.symbols.tolist()), 34)
 
 
 def _every_id(first: Batch, side: str) -> int:
-    """How many ids were asked whether they change nothing where a pad stands in their place. Raises
-    Wrong where some do, or CannotJudge where they may be special ones."""
+    """How many ids were asked whether they change nothing where a pad stands in their place, the
+    end of a source among them. Raises Wrong where some do, or CannotJudge where they may be special
+    ones."""
     facts, is_source = first.facts, side == "source"
     if not facts.masks_from_ids:
         return 0
     pad = facts.source_pad if is_source else facts.pad_id
     most = max(256, LARGEST_LOGITS // (8 * facts.vocabulary_size))
     ids = first.symbols[:: math.ceil(len(first.symbols) / most)]
-    closed = torch.ones(len(ids), dtype=torch.bool)
-    end_closed = is_source and facts.eos_id not in (None, pad)
+    closed = torch.ones(len(ids) + 1, dtype=torch.bool)  # the last is the end
     for batch in _trials(first):
         pair = batch.pair(5, 5)
         (row,), rest = pair[:2] if is_source else pair[1::-1]
         inside = torch.isin(row, batch.symbols).nonzero()[:, 0]
         if not len(inside):
             return 0
-        place = int(inside[-1]) if is_source else int(inside[-2])
-        new = row.repeat(len(ids), 1)
-        new[:, place] = ids
-        old, without_end = new.clone(), row[None].clone()
-        old[:, place] = without_end[0, -1] = pad
+        places = torch.full((len(ids) + 1, 1), int(inside[-1] if is_source else inside[-2]))
+        new = row.repeat(len(places), 1)
+        new[:-1, places[0, 0]] = ids
+        if is_source and facts.eos_id not in (None, pad) and int(row[-1]) == facts.eos_id:
+            places[-1] = len(row) - 1
+        old = new.scatter(1, places, pad)
         try:
             moved = _moved(batch, side, rest, old, new)
-            if end_closed:
-                is_end = int(row[-1]) == facts.eos_id
-                end_closed = is_end and not bool(
-                    _moved(batch, side, rest, row[None], without_end).any()
-                )
         except UserError:  # a pad between symbols is not taken
             return 0
-        if not is_source:
-            at = torch.arange(moved.shape[1])
-            moved &= at > place if facts.is_causal else at != place
-        closed &= ~moved.any(1)
-        if not bool(closed.any()) and not end_closed:
+        closed &= ~_elsewhere(batch, side, moved, places)
+        if not bool(closed.any()):
             return len(ids)
-    if end_closed:
+    if not closed[:-1].any():
         raise Wrong(f"the end of the source, id {facts.eos_id}, is closed as pads are")
-    found = ids[closed].tolist()
+    found = ids[closed[:-1]].tolist()
     listed = ", ".join(map(str, found[:8])) + (", ..." if len(found) > 8 else "")
     some = f"{'id' if len(found) == 1 else 'ids'} {listed}"
     at_an_end = all(min(i, facts.vocabulary_size - 1 - i) < 5 for i in found)

@@ -115,9 +115,10 @@ class Result:
         return self.name in ESSENTIAL or bool(self.give)
 
     @property
-    def strain(self) -> float:
-        """How near to failing a pass was: 1 at the tolerance."""
-        return 0.0 if self.must_change else (self.difference or 0.0) / (self.tolerance or 1.0)
+    def weight(self) -> tuple[int, float]:
+        """What of several results counts: a failure, else a pass, the nearest to failing first."""
+        strain = 0.0 if self.must_change else (self.difference or 0.0) / (self.tolerance or 1.0)
+        return -get_args(Verdict).index(self.verdict), strain if self.verdict == "PASS" else 0.0
 
     @property
     def headline(self) -> str:
@@ -161,19 +162,14 @@ def measured(
 
 
 def merged(name: str, parts: dict[str, Result], essential: str) -> Result:
-    """The result of a check from those of its parts: the first that failed, else what could be
-    judged, of passes the nearest to failing. Without its essential part, if it has one, it is not
-    judged."""
-    ranks = get_args(Verdict)
-    first = min(parts.values(), key=lambda part: ranks.index(part.verdict))
-    if first.verdict != "FAIL" and essential in parts:
-        base = parts[essential]
-        first = base if base.verdict == "cannot judge" else first
-    worst = first
-    if first.verdict == "PASS":
-        worst = max((p for p in parts.values() if p.verdict == "PASS"), key=lambda p: p.strain)
-    by, least = worst.difference, worst.tolerance
-    return replace(first, name=name, parts=parts, difference=by, tolerance=least)
+    """The result of a check: of its parts the one that counts most, of passes with the evidence of
+    the first. Without its essential part, if it has one, it is not judged."""
+    found, base = max(parts.values(), key=lambda part: part.weight), parts.get(essential)
+    if base is not None and base.verdict == "cannot judge" and found.verdict != "FAIL":
+        found = base
+    passed = [part.message for part in parts.values() if part.verdict == "PASS"]
+    message = passed[0] if found.verdict == "PASS" else found.message
+    return replace(found, name=name, parts=parts, message=message)
 
 
 @dataclass

@@ -3,8 +3,14 @@
 import torch
 from torch import Tensor, nn
 
-from toytrans.checks.batch import MOST_ROUNDING, Batch, apart, largest
-from toytrans.checks.copies import copy_of
+from toytrans.checks.batch import (
+    MOST_IN_SINGLE,
+    MOST_ROUNDING,
+    TOLERANCE,
+    Batch,
+    apart,
+    largest,
+)
 from toytrans.checks.modes import zeroed
 from toytrans.checks.result import CannotJudge, NotApplicable, Result, measured
 from toytrans.checks.subject import Ids
@@ -23,15 +29,18 @@ def steps_are_the_pass(batch: Batch) -> Result:
     ids = Ids(ids.src, ids.tgt_in[:, : int(real.min()) if batch.facts.has_source else None])
     # a function that was given runs the model as it came, not the copy
     runs_the_model = batch.model.generate is not None
-    near = _nearness(batch) if runs_the_model else batch.tolerance
     results: list[Result] = []
     others = Ids(ids.src.flip(0), ids.tgt_in.flip(0))
     for rows in (ids, others) if runs_the_model else (ids,):
         before = torch.get_rng_state()
         try:
-            made = again = _steps(batch, rows)
-            if not torch.equal(before, torch.get_rng_state()):
-                again = _steps(batch, rows)
+            made = _steps(batch, rows)
+            draws = not torch.equal(before, torch.get_rng_state())
+            if draws and not torch.allclose(made, _steps(batch, rows), equal_nan=True):
+                raise CannotJudge(
+                    "generate gives two answers to one input: is dropout left on in it (call "
+                    "model.eval() first), or does it sample?"
+                )
         except UserError as error:
             if not results:
                 raise
@@ -39,7 +48,7 @@ def steps_are_the_pass(batch: Batch) -> Result:
             return measured(1.0, 0.0, "", cause)
         judged = _judged_logits if made.is_floating_point() else _judged_ids
         with zeroed(batch.model.opened if runs_the_model else ()):
-            results.append(judged(batch, rows, made, again, near))
+            results.append(judged(batch, rows, made))
     return max(results, key=lambda result: (result.verdict == "FAIL", result.difference))
 
 
@@ -48,41 +57,22 @@ def _steps(batch: Batch, ids: Ids, positions: bool = True) -> Tensor:
     return batch.model.step(ids.src.clone(), ids.tgt_in.clone(), positions)
 
 
-def _nearness(batch: Batch) -> float:
-    """How far logits may be apart where they are computed in the precision that the model came in,
-    by what its rounding does to the batch."""
-    dtype, least = batch.model.came_as, max(batch.tolerance, 1e-4 * batch.typical_logit)
-    own = None if dtype is None or dtype.itemsize > 2 else copy_of(batch.model, dtype)
-    if own is None:
-        return least
-    with torch.no_grad():
-        logits = own.ask(*batch.ids).to(batch.logits.dtype)
-    by = batch.differ(logits, batch.logits, batch.real)
-    return max(least, min(3 * by, MOST_ROUNDING * batch.typical_logit))
-
-
-def _parallel(batch: Batch, src: Tensor, tgt_in: Tensor, is_steady: bool) -> Tensor:
-    """The logits of a parallel pass. Raises CannotJudge where they are one for all ids, or where
-    decoding gave two answers."""
-    if not is_steady:
-        raise CannotJudge(
-            "generate gives two answers to one input: is dropout left on in it (call model.eval() "
-            "first), or does it sample?"
-        )
-    logits = batch.ask(src, tgt_in)
+def _parallel(batch: Batch, src: Tensor, tgt_in: Tensor) -> tuple[Tensor, float]:
+    """The logits of a parallel pass, and how far others may be apart which the model gives in the
+    precision that it came in. Raises CannotJudge where they are one for all ids."""
+    logits, came_as = batch.ask(src, tgt_in), batch.model.came_as or batch.logits.dtype
     if not largest(apart(logits, logits[:1, :1]).nan_to_num()):
         raise CannotJudge("the model as it came gives one answer to everything; train it a step")
-    return logits
+    share = MOST_IN_SINGLE if came_as in TOLERANCE else MOST_ROUNDING
+    return logits, max(batch.tolerance, share * batch.typical_logit)
 
 
-def _judged_logits(batch: Batch, ids: Ids, steps: Tensor, again: Tensor, near: float) -> Result:
-    """Logits made step by step beside the parallel pass. again: those of another draw; near: how
-    far those in another precision may be apart."""
+def _judged_logits(batch: Batch, ids: Ids, steps: Tensor) -> Result:
+    """Logits made step by step beside the parallel pass."""
+    parallel, near = _parallel(batch, *ids[:2])
     came_as = batch.model.came_as or batch.logits.dtype
-    same_precision = steps.dtype == batch.logits.dtype == came_as
+    same_precision = steps.dtype == batch.logits.dtype == came_as or not batch.model.generate
     tolerance = batch.tolerance if same_precision else near
-    is_steady = largest(apart(steps, again).nan_to_num()) <= tolerance
-    parallel = _parallel(batch, *ids[:2], is_steady)
     moved = batch.moved(steps.to(parallel.dtype), parallel)
     bad = (~(moved <= tolerance)).any(0).nonzero()[:, 0].tolist()
     evidence, cause = f"{steps.shape[1]} steps = one parallel pass", ""
@@ -112,12 +102,10 @@ def _judged_logits(batch: Batch, ids: Ids, steps: Tensor, again: Tensor, near: f
     return measured(largest(moved), tolerance, evidence, cause)
 
 
-def _judged_ids(batch: Batch, ids: Ids, made: Tensor, again: Tensor, near: float) -> Result:
-    """Whether each id decoded is the best of the parallel pass over those before it. again: those
-    of another draw; near: how far an id may be behind the best."""
+def _judged_ids(batch: Batch, ids: Ids, made: Tensor) -> Result:
+    """Whether each id decoded is the best of the parallel pass over those before it."""
     facts, first = batch.facts, 1 if batch.facts.has_source else 2  # which it was given
     start = facts.start_id if facts.decoding_start is None else facts.decoding_start
-    is_steady = torch.equal(made, again)
     if facts.has_source:
         if start is None:
             raise CannotJudge("needs the id that decoding starts with (start_id=...)")
@@ -127,9 +115,11 @@ def _judged_ids(batch: Batch, ids: Ids, made: Tensor, again: Tensor, near: float
     ended, live = _ended(batch, decoded)
     if not bool(live.any()):
         raise CannotJudge("generate gave no id behind those that it began with")
-    logits = _parallel(batch, ids.src, made, is_steady)[:, first - 1 : -1]
-    best = logits.amax(-1)
-    behind = [apart(best, logits.gather(-1, x[..., None])[..., 0]) for x in (decoded, ended)]
+    logits, near = _parallel(batch, ids.src, made)
+    logits = logits[:, first - 1 : -1]
+    behind = [
+        apart(logits.amax(-1), logits.gather(-1, x[..., None])[..., 0]) for x in (decoded, ended)
+    ]
     by = largest(torch.minimum(*behind)[live])
     return measured(
         by,

@@ -1,10 +1,12 @@
-"""A model under check: what is known of it, and the five methods through which it is asked."""
+"""A model under check: what is known of it, the five methods through which it is asked, and its
+copies, in another precision or mode, without dropout."""
 
 import contextlib
 import copy
 import inspect
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from types import FunctionType
 from typing import Any, Literal, NamedTuple, Self
 
 import torch
@@ -62,7 +64,6 @@ class Facts:
     vocabulary_size: int
     kind: Kind = "encoder-decoder"
     source_pad_id: int | None = None
-    pad_side: str | None = None
     start_id: int | None = None
     eos_id: int | None = None
     decoding_start: int | None = None
@@ -107,14 +108,11 @@ class Facts:
 
     def real_inputs(self, tgt_in: Tensor) -> Tensor:
         """Which decoder inputs are real, (B, T): the first whatever its id, since Marian and T5
-        start with their pad id. A place with real ones on both sides is real as well."""
+        start with their pad id."""
         real = tgt_in != self.pad_id
         if not real.shape[1] or self.kind == "encoder":
             return real
-        if self.pad_side != "left":
-            real[:, :1] = True
-        elif self.start_id == self.pad_id:  # one place before the first that is no pad
-            real[:, :-1] |= real[:, 1:].cummax(1).values
+        real[:, :1] = True
         return real
 
     def real_labels(self, tgt_out: Tensor) -> Tensor:
@@ -133,19 +131,16 @@ class Adapter:
     mean. maker: pairs -> src, tgt_in, tgt_out. generate: (src, tgt_in) -> logits made step by
     step, or src -> ids (B, L) decoded greedily.
 
-    Of a copy (`copy_of`): `original`, what it is a copy of; `precision`, fp64 or None as the model
-    came; `training`, its mode; `opened`, weights that are all zero in the model, and here small
-    random numbers; `came_as`, the coarsest precision of the model's weights. Found out while it is
-    asked: `true_precision` of its logits; `overwritten`, which of the ids that it is handed it
-    changes; `drops_masked`, whether dropout is handed scores of which some are masked.
+    Of a copy (`copy_of`): `precision`, None as the model came; `training`, its mode; `opened`,
+    weights that are all zero in the model, and here small random numbers; `came_as`, the coarsest
+    precision of the model's weights. Found out while it is asked: `overwritten`, which of the ids
+    that it is handed it changes; `drops_masked`, whether dropout is handed masked scores.
     """
 
-    original: "Adapter | None" = None
     precision: torch.dtype | None = None
     training = False
     opened: tuple[nn.Parameter, ...] = ()
     came_as: torch.dtype | None = None
-    true_precision: torch.dtype | None = None
     drops_masked = False
 
     def __init__(
@@ -174,7 +169,7 @@ class Adapter:
         """The same for another call, as a copy of the module, with other facts."""
         made = copy.copy(self)
         made.call, made.embeddings, made.overwritten = call, embeddings, set()
-        made.facts, made.true_precision = replace(self.facts, **facts), None
+        made.facts = replace(self.facts, **facts)
         return made
 
     def answer(self, src: Tensor, tgt_in: Tensor, closed: Tensor | None = None) -> Any:
@@ -237,10 +232,9 @@ class Adapter:
         if self.maker is None:
             end = [] if facts.eos_id is None else [facts.eos_id]
             start = [] if facts.start_id is None else [facts.start_id]
-            left = facts.pad_side == "left"
             src = padded([s + end for s, _ in pairs], facts.source_pad)
-            tgt_in = padded([start + t for _, t in pairs], facts.pad_id, left)
-            tgt_out = padded([t + end for _, t in pairs], facts.pad_id, left)
+            tgt_in = padded([start + t for _, t in pairs], facts.pad_id)
+            tgt_out = padded([t + end for _, t in pairs], facts.pad_id)
             return src, tgt_in, tgt_out if start and end and facts.is_causal else None
         made = self.foreign("the batch maker", self.maker, pairs)
         parts: list[Any] = (
@@ -260,6 +254,9 @@ class Adapter:
                 f"the batch maker gave tgt_in {tuple(tgt_in.shape)} and tgt_out "
                 f"{tuple(tgt_out.shape)}; expected one label for each decoder input"
             )
+        starts, ends = (tgt_in[:, :2] == facts.pad_id).all(1), tgt_in[:, -1] != facts.pad_id
+        if facts.is_causal and bool((starts & ends).any()):
+            raise UserError("the batch maker pads targets on the left; check asks with pads behind")
         return src, tgt_in, tgt_out
 
     def loss(self, logits: Tensor, tgt_out: Tensor, ids: Ids | None = None) -> Tensor | None:
@@ -312,6 +309,84 @@ class Adapter:
             raise UserError(f"{what} raised {type(error).__name__}: {first}") from error
 
 
+# Copies ----------------------------------------------------------------------------------------
+
+
+def copy_of(
+    model: Adapter, precision: torch.dtype | None = None, training: bool = False
+) -> Adapter | None:
+    """The model on a copy of its module, in train mode without dropout; None where it has no copy.
+
+    Weights that are all zero, as in freshly built branches that start closed, become small random
+    numbers: nothing could be seen through them.
+    """
+    module = model.module
+    if module is None:
+        return None
+    names = {part: name for name, part in module.named_modules()}
+    if any(isinstance(vars(part).get("forward"), FunctionType) for part in names):
+        return None  # this function would still run the original's modules
+    if any(part not in names for part in model.embeddings or ()):
+        return None  # a copy would not use these embeddings
+    try:
+        made = copy.deepcopy(module)
+    except Exception:  # tensors inside a graph, locks, open files: anything may refuse
+        return None
+    made = made.eval().cpu()
+    modules = dict(made.named_modules())
+    embeddings = model.embeddings and tuple(modules[names[part]] for part in model.embeddings)
+    found = model.on(made, embeddings)
+    dtypes = {p.dtype for p in made.parameters() if p.is_floating_point()}
+    found.came_as = max(dtypes, key=lambda dtype: torch.finfo(dtype).eps, default=None)
+    if precision is not None:
+        made.to(precision)
+    found.opened = () if model.facts.is_textbook else _randomize_zero_weights(made)
+    for parameter in made.parameters():
+        parameter.requires_grad_(parameter.is_floating_point())
+    if training:
+        made.train()
+        _without_dropout(made)
+    found.precision, found.training = precision, training
+    return found
+
+
+@torch.no_grad()
+def _randomize_zero_weights(module: nn.Module) -> tuple[nn.Parameter, ...]:
+    """Give small random numbers to weights that are all zero and can be trained, but for biases
+    and embeddings; which these are."""
+    random, opened = torch.Generator().manual_seed(0), []
+    trainable = any(parameter.requires_grad for parameter in module.parameters())
+    for parent in module.modules():
+        for name, parameter in parent.named_parameters(recurse=False):
+            if isinstance(parent, nn.Embedding) or "bias" in name or name in ("b", "beta"):
+                continue
+            is_open = parameter.requires_grad or not trainable
+            if not is_open or not parameter.is_floating_point() or not parameter.numel():
+                continue
+            if not bool(parameter.any()):
+                noise = torch.randn(parameter.shape, generator=random, dtype=torch.float64)
+                width = parameter.shape[-1] if parameter.dim() > 1 else 4
+                parameter.copy_((noise * width**-0.5).to(parameter.dtype))
+                opened.append(parameter)
+    return tuple(opened)
+
+
+def _without_dropout(module: nn.Module) -> None:
+    """Set every rate of dropout or of skipped layers to zero."""
+    configs = {id(c): c for part in module.modules() if (c := getattr(part, "config", None))}
+    for owner in (*module.modules(), *configs.values()):
+        is_dropout = isinstance(owner, nn.Module) and "drop" in type(owner).__name__.lower()
+        for name, value in list(getattr(owner, "__dict__", {}).items()):
+            is_named = "drop" in name.lower() or "jitter" in name.lower()
+            is_named = is_named or (is_dropout and name in ("p", "rate", "prob"))
+            if is_named and isinstance(value, float) and 0 < value <= 1:
+                with contextlib.suppress(Exception):
+                    setattr(owner, name, 0.0)
+
+
+# What models take and give -----------------------------------------------------------------------
+
+
 def arguments(function: Any) -> list[inspect.Parameter]:
     """Those of a function or a module; none where it does not say."""
     called = function.forward if isinstance(function, nn.Module) else function
@@ -321,16 +396,15 @@ def arguments(function: Any) -> list[inspect.Parameter]:
         return []
 
 
-def wider(ids: Tensor, places: int, value: int, left: bool = False) -> Tensor:
-    """Rows of ids with pads behind them, or before."""
-    return F.pad(ids, (places, 0) if left else (0, places), value=value)
+def wider(ids: Tensor, places: int, value: int) -> Tensor:
+    """Rows of ids with pads behind them."""
+    return F.pad(ids, (0, places), value=value)
 
 
-def padded(rows: list[list[int]], value: int, left: bool = False) -> Tensor:
+def padded(rows: list[list[int]], value: int) -> Tensor:
     """Ragged rows of ids, each filled up with a value, at least one place wide: (N, L)."""
     width = max(1, *(len(row) for row in rows))
-    filled = [(row, [value] * (width - len(row))) for row in rows]
-    return torch.tensor([pads + row if left else row + pads for row, pads in filled])
+    return torch.tensor([row + [value] * (width - len(row)) for row in rows])
 
 
 def logits_of(answer: Any) -> Any:

@@ -5,12 +5,11 @@ import re
 import torch
 from torch import Tensor, nn
 
+from toytrans.checks.attention import attention_seen, attentions
 from toytrans.checks.batch import Batch, largest
 from toytrans.checks.embeddings import embeddings_changed
 from toytrans.checks.modes import zeroed
 from toytrans.checks.result import CannotJudge, NotApplicable, Result, measured
-from toytrans.checks.scale import attentions
-from toytrans.checks.seen import attention_seen
 from toytrans.checks.subject import Ids
 
 # the last matrix of a sub-layer, by its name in toytrans, torch, BART and its kin, T5, BERT, and
@@ -103,7 +102,7 @@ def scale_is_normed(batch: Batch) -> Result:
         sizes.append(largest(logits[:, batch.counted_ids & (logits.abs() < 1e30).all(0)]))
     ratio = sizes[1] / max(sizes[0], 1e-30)
     cause = f"embeddings 1,000 times as large make logits {ratio:,.0f} times as large: nothing "
-    if not ratio <= 10 and not _norms_were_there(batch):
+    if not ratio <= 10 and not batch.facts.is_textbook:
         raise CannotJudge(f"{cause}normalises what the layers pass on, which may be meant")
     if batch.facts.has_source and met != {"src", "tgt"}:
         raise CannotJudge("needs the embeddings of both source and target (embedding=...)")
@@ -112,19 +111,6 @@ def scale_is_normed(batch: Batch) -> Result:
         10.0,
         f"embeddings 1,000 times as large: logits {ratio:.2f} times as large",
         f"{cause}normalises what the layers pass on; are the layer norms applied?",
-    )
-
-
-def _norms_were_there(batch: Batch) -> bool:
-    """Whether norms belong into the model: it is ours, or a layer of torch's or of Hugging Face's
-    holds nothing where its norm should be."""
-    module = batch.model.module
-    return batch.facts.is_textbook or any(
-        type(parent).__module__.startswith(("torch.nn", "transformers."))
-        and "norm" in name.lower()
-        and isinstance(part, nn.Identity)
-        for parent in (() if module is None else module.modules())
-        for name, part in parent.named_children()
     )
 
 

@@ -155,7 +155,7 @@ def _made_by(name: str) -> dict[str, Any]:
 
 def _checked(arguments: dict[str, Any]) -> "Report":
     from toytrans import check
-    from toytrans.checks.adapters.wrapper import MoreThanIds
+    from toytrans.checks.adapters.callables import MoreThanIds
 
     try:
         return check(**({"progress": Progress()} | arguments))

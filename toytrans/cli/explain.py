@@ -74,7 +74,7 @@ def new(
     ] = None,
 ) -> None:
     """Write a commented config that trains as it is."""
-    from toytrans.config.new import new_config
+    from toytrans.config.load import new_config
 
     text = new_config(task)
     if out is None:

@@ -180,7 +180,6 @@ def _print_results(trainer: "Trainer") -> None:
     like `toytrans eval`."""
     from toytrans import load
     from toytrans.data.pairs import all_pairs
-    from toytrans.evaluation import evaluate
     from toytrans.model.initialisation import count_parameters
 
     context, progress = trainer.context, trainer.progress
@@ -191,8 +190,7 @@ def _print_results(trainer: "Trainer") -> None:
     rows: list[Labelled] = []
     for split in splits:
         pairs = all_pairs(trainer.dataset, split)
-        own = evaluate(run.model, context.shard_pairs(pairs), run.facts)
-        rows += parts_of(split, context.all_scores(own))
+        rows += parts_of(split, context.evaluate(run.model, pairs, run.facts))
     if context.is_main:
         reason = {
             "stop_at_exact_match": ", stopped at the exact match asked for",

@@ -21,7 +21,7 @@ from toytrans.data.batches import make_batch
 from toytrans.data.pairs import Pairs, all_pairs
 from toytrans.errors import UserError
 from toytrans.inspection.heads import AttentionMaps, Choice, attend, few, measure
-from toytrans.model.decoding import greedy
+from toytrans.model.decoding import search
 from toytrans.rounding import share
 from toytrans.training.run import Run
 from toytrans.training.trainer import Trainer
@@ -80,7 +80,7 @@ def _sample(trainer: Trainer, pairs: Pairs, width: int) -> Iterator[Text]:
     batch = make_batch(pairs, trainer.config.source_bos).to(trainer.device)
     model.eval()
     try:
-        answers, translations = greedy(model, batch.src, facts.target_growth).tokens, []
+        answers, translations = search(model, batch.src, facts.target_growth).tokens, []
         for ids in zip(*(x.tolist() for x in (pairs.src, pairs.tgt, answers)), strict=True):
             src, tgt, answer = (printable(" ".join(facts.vocabulary.decode(each))) for each in ids)
             verdict = "[green]right[/]" if answer == tgt else "[red]wrong[/]"

@@ -1,4 +1,4 @@
-"""Read, override, save and compare configs.
+"""Read, override, save, compare and begin configs.
 
 A YAML file becomes a tree of plain values with the line of every key (`yaml`). `--set` overrides
 are laid over it. Pydantic checks the whole (`Config`).
@@ -7,29 +7,23 @@ are laid over it. Pydantic checks the whole (`Config`).
 import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from textwrap import wrap
 from typing import Any
 
 from pydantic import ValidationError
 
-from toytrans.config.errors import reason_of
-from toytrans.config.schema import OWN_CODE, Config, fields_of
+from toytrans.config.explain import Key, keys, reason_of
+from toytrans.config.schema import OWN_CODE, Config
 from toytrans.config.yaml import Tree, parse_value, read_yaml, write_yaml
 from toytrans.errors import UserError, did_you_mean
 from toytrans.user_code import SHIPPED, is_reference, trust
 
-MAY_RISE_ON_RESUME = (
-    "train.max_steps",
-    "train.max_seconds",
-    "train.stop_at_exact_match",
-    "train.patience",
-)
-"""Limits of a training."""
+LIMITS = ("max_steps", "max_seconds", "stop_at_exact_match", "patience")
+MAY_DIFFER = ("device", *(f"train.{key}" for key in (*LIMITS, "cuda_graphs", "keep_checkpoints")))
+"""What may change when a run is resumed: limits, and what changes no numbers."""
 
-MAY_DIFFER = (*MAY_RISE_ON_RESUME, "device", "train.cuda_graphs", "train.keep_checkpoints")
-"""What may change when a run is resumed."""
-
-NULL_IS_A_VALUE = ("data.task", "data.files", "model.class", *MAY_RISE_ON_RESUME)
-"""Keys whose null does not follow from other keys."""
+IS_OTHERWISE = ("data.task", "data.files", "model.class")
+"""Keys whose null means something else, and does not follow from other keys."""
 
 KEY_OPTIONS = {"device": "--device", "fault": "--break", "seed": "--seed"}
 """Options of commands that give one key, by that key."""
@@ -127,17 +121,17 @@ def config_for_resume(saved: Config, given: Config, run: Path) -> Config:
     that differ otherwise: `key (was -> is)`.
     """
     before, after = (flatten(config.model_dump(mode="json")) for config in (saved, given))
-    derived = _derived(given)
     moved = [key for key in FILES if before.get(key) and after.get(key)]
     moved += [
         key
         for key, reference in saved.references.items()
         if is_reference(after[key]) and _name_of(after[key]) == _name_of(reference)
     ]
+    free = {*MAY_DIFFER, *moved, *_left_out(given)}
     changed = [
         f"{key} ({before.get(key)} -> {after.get(key)})"
-        for key in sorted((before.keys() | after.keys()) - derived)
-        if before.get(key) != after.get(key) and key not in (*MAY_DIFFER, *moved)
+        for key in sorted((before.keys() | after.keys()) - free)
+        if before.get(key) != after.get(key)
     ]
     if changed:
         raise UserError(
@@ -150,16 +144,15 @@ def config_for_resume(saved: Config, given: Config, run: Path) -> Config:
     return check_config(tree)
 
 
-def _derived(config: Config) -> set[str]:
+def _left_out(config: Config) -> list[str]:
     """The keys of a config that were left to follow from others."""
-    derived = set()
-    for key, field, _ in fields_of(Config):
-        section, _, name = key.partition(".")
-        if name and "." not in name and field.default is None and key not in NULL_IS_A_VALUE:
-            stated = getattr(config, section).model_fields_set
-            if name not in stated:
-                derived.add(key)
-    return derived
+    sections = {"data": config.data, "model": config.model, "train": config.train}
+    null = [key for key in keys() if key.default == "null" and key.section in sections]
+    return [
+        key.path
+        for key in null
+        if key.name not in sections[key.section].model_fields_set and key.path not in IS_OTHERWISE
+    ]
 
 
 def _name_of(reference: str) -> str:
@@ -208,3 +201,46 @@ def _set(tree: Tree, key: str, value: Any, place: str) -> None:
         values = values[section]
     values[name] = value
     tree.places[key] = place
+
+
+# A new config --------------------------------------------------------------------------------
+
+USUAL = {
+    "": "seed",
+    "data.": "task symbols train_length test_length batch_tokens",
+    "model.": "d_model n_heads n_encoder_layers n_decoder_layers d_ff dropout positions",
+    "train.": "max_steps lr schedule warmup_steps eval_every stop_at_exact_match",
+}
+"""Keys of a new config, by section."""
+
+LEARNED = {"eval_every": 100, "stop_at_exact_match": 0.99}
+"""Of `train`: measured often, and stopped when nearly all is right."""
+
+FOLLOW = ("data.test_length", "train.warmup_steps")
+"""Keys of a new config that follow from others until their # is removed."""
+
+HEADER = """\
+# Train with `toytrans train FILE`. `toytrans explain KEY` explains a key.
+# Remove the # before a key to set it; otherwise it follows from other keys.
+"""
+
+
+def new_config(task: str) -> str:
+    """A commented config of a task, as YAML. It stops when it has learned. Raises UserError."""
+    config = check_config(Tree("a new config", {"data": {"task": task}, "train": LEARNED}))
+    values = flatten(config.model_dump(mode="json"))
+    known, lines = {key.path: key for key in keys()}, [HEADER]
+    for section, names in USUAL.items():
+        lines += [f"\n{section[:-1]}:\n"] if section else []
+        lines += [_line(known[section + name], values[section + name]) for name in names.split()]
+    return "".join(lines)
+
+
+def _line(key: Key, value: Any) -> str:
+    """The meaning of a key as comments, and its value."""
+    indent = "  " if key.section else ""
+    texts = [key.meaning, *[f"One of {key.range.replace('`', '')}."] * ("`" in key.range)]
+    comments = [f"# {line}" for text in texts for line in wrap(text, 90)]
+    setting = write_yaml({key.name: value}).rstrip()
+    setting = f"# {setting}" if key.path in FOLLOW else setting
+    return "".join(f"{indent}{line}\n" for line in [*comments, setting])

@@ -6,9 +6,8 @@ Each section derives these values when it is validated, so a saved `config.yaml`
 """
 
 import sys
-from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Annotated, Any, Literal, NamedTuple, Self, TypeVar, get_args
+from typing import Annotated, Any, Literal, NamedTuple, Self, TypeVar
 
 from pydantic import (
     AfterValidator,
@@ -16,7 +15,6 @@ from pydantic import (
     BeforeValidator,
     ConfigDict,
     Field,
-    ModelWrapValidatorHandler,
     PlainSerializer,
     Strict,
     ValidatorFunctionWrapHandler,
@@ -24,7 +22,6 @@ from pydantic import (
     field_validator,
     model_validator,
 )
-from pydantic.fields import FieldInfo
 from pydantic_core import PydanticCustomError
 
 from toytrans.config.names import (
@@ -121,8 +118,8 @@ class Section(BaseModel):
         strict=True,
         frozen=True,
         allow_inf_nan=False,
-        validate_by_name=True,  # as `model_copy` and `_resolve` give them
         serialize_by_alias=True,
+        use_attribute_docstrings=True,
     )
 
     @field_validator("*")
@@ -133,57 +130,23 @@ class Section(BaseModel):
             raise refusal("", f"found {value}, too small for a number that is not 0")
         return value
 
-    @model_validator(mode="wrap")
-    @classmethod
-    def _resolve(cls, values: Any, validate: ModelWrapValidatorHandler[Self]) -> Self:
-        section = validate(values)
-        derived = section._derived()
-        if any(getattr(section, name) != value for name, value in derived.items()):
-            stated = section.model_fields_set
-            section = validate(dict(section) | derived)
-            section._state_only(stated)
-        section._check()
-        return section
+    @model_validator(mode="after")
+    def _resolve(self) -> Self:
+        self._derive()
+        self._check()
+        return self
 
-    def _derived(self) -> dict[str, Any]:
-        """Values that follow from other keys."""
-        return {}
-
-    def _with(self, **derived: Any) -> Self:
-        """A copy with some derived values."""
-        copy = self.model_copy(update=derived)
-        copy._state_only(self.model_fields_set)
-        return copy
-
-    def _state_only(self, names: set[str]) -> None:
-        """Remember which keys were stated: the others were derived, or are defaults."""
-        object.__setattr__(self, "__pydantic_fields_set__", set(names))
+    def _derive(self) -> None:
+        """Set the keys that are null and follow from others."""
 
     def _check(self) -> None:
         """Raise `refusal` where keys contradict each other."""
 
-    def _defaults(self, **values: Any) -> dict[str, Any]:
-        """Those of the values whose key is null."""
-        return {name: value for name, value in values.items() if getattr(self, name) is None}
-
-    def _refuse(self, names: Sequence[str], reason: str) -> None:
-        for name in names:
-            if getattr(self, name) is not None:
-                raise refusal(name, reason)
-
-
-def fields_of(
-    section: type[Section], prefix: str = ""
-) -> Iterator[tuple[str, FieldInfo, type[Section] | None]]:
-    """Every key as a path, each section before its keys: with its field, and of a section its
-    class."""
-    for name, field in section.model_fields.items():
-        path = prefix + (field.alias or name)
-        kinds = (field.annotation, *get_args(field.annotation))
-        inner = [kind for kind in kinds if isinstance(kind, type) and issubclass(kind, Section)]
-        yield path, field, inner[0] if inner else None
-        for kind in inner:
-            yield from fields_of(kind, f"{path}.")
+    def _set(self, **derived: Any) -> None:
+        """Set those of the keys that are null. `model_fields_set` names what was stated alone."""
+        for name, value in derived.items():
+            if getattr(self, name) is None:
+                object.__setattr__(self, name, value)
 
 
 # data ---------------------------------------------------------------------------------------
@@ -227,73 +190,50 @@ MOST_TOKENS = 2**24
 class FilesConfig(Section):
     """Pairs read from files."""
 
-    train: AbsolutePaths = Field(description="Training file. Format text takes [SOURCE, TARGET].")
-    valid: AbsolutePaths | None = Field(
-        None, description="Validation file. null holds out 5% of train, chosen by the seed."
-    )
-    test: AbsolutePaths | None = Field(None, description="Test file. null means no test data.")
-    format: FormatName | None = Field(
-        None, description="File format. null takes it from the name of the training file."
-    )
+    train: AbsolutePaths
+    """Training file. Format text takes [SOURCE, TARGET]."""
+    valid: AbsolutePaths | None = None
+    """Validation file. null holds out 5% of train, chosen by the seed."""
+    test: AbsolutePaths | None = None
+    """Test file. null means no test data."""
+    format: FormatName | None = None
+    """File format. null takes it from the name of the training file."""
 
 
 class DataConfig(Section):
     """Which pairs, how long, how many."""
 
-    task: OrOwn[TaskName] | None = Field(
-        None,
-        description="Synthetic task, or your own: FILE.py:NAME. Do not set data.files too.",
-    )
-    files: FilesConfig | None = Field(
-        None, description="Pairs read from files. Do not set data.task too."
-    )
-    symbols: Symbols | None = Field(
-        None,
-        description="Number of symbols of the task. null means 10; 2 for parity and stack; 8000 "
-        "for reverse_nlplike; what your own task says.",
-    )
-    train_length: Range | None = Field(
-        None, description="Shortest and longest training source, in symbols. null means [1, 20]."
-    )
-    valid_length: Range | None = Field(
-        None, description="Lengths of validation sources. null means train_length."
-    )
-    test_length: Range | None = Field(
-        None, description="Lengths of test sources. null means train_length and 5 symbols beyond."
-    )
-    train_examples: Examples | None = Field(
-        None,
-        description="Number of training pairs. null means new pairs without end for a task, all "
-        "pairs of a file.",
-    )
-    valid_examples: Examples | None = Field(
-        None,
-        description="Number of validation pairs. null means 1000 for a task, all pairs of a file.",
-    )
-    test_examples: Examples | None = Field(
-        None, description="Number of test pairs. null means 1000 for a task, all pairs of a file."
-    )
-    batch_tokens: Annotated[int, Field(ge=1, le=MOST_TOKENS)] = Field(
-        4096, description="Size of a batch in padded tokens: rows times (S + T)."
-    )
-    seed: Seed | None = Field(
-        None,
-        description="Seed of pairs, splits and batches alone. null means the seed of the run.",
-    )
-    disjoint: bool = Field(
-        True, description="Keep validation and test sources out of the training data."
-    )
+    task: OrOwn[TaskName] | None = None
+    """Synthetic task, or your own: FILE.py:NAME. Do not set data.files too."""
+    files: FilesConfig | None = None
+    """Pairs read from files. Do not set data.task too."""
+    symbols: Symbols | None = None
+    """Number of symbols of the task. null means 10; 2 for parity and stack; 8000 for
+    reverse_nlplike; what your own task says."""
+    train_length: Range | None = None
+    """Shortest and longest training source, in symbols. null means [1, 20]."""
+    valid_length: Range | None = None
+    """Lengths of validation sources. null means train_length."""
+    test_length: Range | None = None
+    """Lengths of test sources. null means train_length and 5 symbols beyond."""
+    train_examples: Examples | None = None
+    """Number of training pairs. null means new pairs without end for a task, all pairs of a
+    file."""
+    valid_examples: Examples | None = None
+    """Number of validation pairs. null means 1000 for a task, all pairs of a file."""
+    test_examples: Examples | None = None
+    """Number of test pairs. null means 1000 for a task, all pairs of a file."""
+    batch_tokens: Annotated[int, Field(ge=1, le=MOST_TOKENS)] = 4096
+    """Size of a batch in padded tokens: rows times (S + T)."""
+    seed: Seed | None = None
+    """Seed of pairs, splits and batches alone. null means the seed of the run."""
+    disjoint: bool = True
+    """Keep validation and test sources out of the training data."""
 
-    def _derived(self) -> dict[str, Any]:
-        if self.task is None:
-            return {}
-        return self._defaults(
-            train_length=(1, 20),
-            valid_length=self.train_length or (1, 20),
-            valid_examples=1000,
-            test_examples=1000,
-            symbols=self.limits.symbols,
-        )
+    def _derive(self) -> None:
+        if self.task is not None:
+            self._set(train_length=(1, 20), valid_examples=1000, test_examples=1000)
+            self._set(valid_length=self.train_length, symbols=self.limits.symbols)
 
     @property
     def limits(self) -> TaskLimits:
@@ -307,8 +247,9 @@ class DataConfig(Section):
             problem = "task and files exclude each other" if self.task else "nothing to learn from"
             raise refusal("", f"{problem}; name data.task or data.files")
         if self.task is None:
-            of_tasks = ("symbols", "train_length", "valid_length", "test_length")
-            self._refuse(of_tasks, "belongs to data.task, not to data.files")
+            for name in ("symbols", "train_length", "valid_length", "test_length"):
+                if getattr(self, name) is not None:
+                    raise refusal(name, "belongs to data.task, not to data.files")
             return
         fewest = self.limits.fewest_symbols
         if self.symbols is not None and self.symbols < fewest:
@@ -340,83 +281,59 @@ MOST_PARAMETERS = 10**9
 class ModelConfig(Section):
     """The model."""
 
-    d_model: Annotated[int, Field(ge=1, le=2**16)] = Field(
-        64, description="Width D of embeddings and layers."
-    )
-    n_heads: Size = Field(4, description="Number of attention heads. It must divide d_model.")
-    n_encoder_layers: Depth = Field(2, description="Number of encoder layers.")
-    n_decoder_layers: Depth = Field(2, description="Number of decoder layers.")
-    d_ff: Size = Field(256, description="Inner width of the feed-forward sub-layer.")
-    dropout: Annotated[float, Field(ge=0, lt=1)] = Field(
-        0.0,
-        description="Dropout rate for embeddings, sub-layers and attention weights.",
-    )
-    class_: Own | None = Field(
-        None,
-        alias="class",
-        description="Your own model, FILE.py:NAME, in place of the transformer.",
-    )
-    positions: OrOwn[PositionName] = Field(
-        "sinusoidal",
-        description="Position scheme of embeddings and self-attention, or your own. sinusoidal is "
-        "the paper's; anchored is told where each output's source stands.",
-    )
-    cross_positions: OrOwn[CrossPositionName] | None = Field(
-        None,
-        description="Position scheme of cross-attention, or your own. null means anchored if "
-        "positions is anchored, else none.",
-    )
-    source_bos: bool | None = Field(
-        None,
-        description="Start sources with BOS. null means true if positions or cross_positions is "
-        "anchored, else false. Set it where your own positions count from BOS.",
-    )
-    random_positions: bool = Field(
-        False,
-        description="Train with sorted random positions instead of 0, 1, 2. Only for sinusoidal "
-        "and learned positions.",
-    )
-    max_positions: Size | None = Field(
-        None,
-        description="Rows of the learned position table (null means 512), or the range of random "
-        "positions (null means 2048). Of your own positions or model: the most places; null means "
-        "any number.",
-    )
-    score_cap: Annotated[float, Field(ge=0)] | None = Field(
-        None,
-        description="Attention scores become cap * tanh(score / cap). 0 turns this off. null "
-        "means 1 if positions is anchored, else 0.",
-    )
-    share_layers: bool = Field(
-        False, description="Use the weights of one layer for the whole depth of a stack."
-    )
-    norm: Literal["pre", "post"] = Field(
-        "post",
-        description="Layer norm before each sub-layer, or after the residual sum as in the paper.",
-    )
-    activation: Literal["relu", "gelu", "gelu_tanh"] = Field(
-        "relu", description="Activation of the feed-forward sub-layer."
-    )
-    tie_embeddings: bool = Field(
-        True, description="Use one table for source embedding, target embedding and output."
-    )
-    pad_mask: PadMask = Field("keys", description="Mask pads as keys only, or as keys and queries.")
-    backward: Backward = Field(
-        "autograd", description="Compute gradients by autograd, or by the formulas derived by hand."
-    )
+    d_model: Annotated[int, Field(ge=1, le=2**16)] = 64
+    """Width D of embeddings and layers."""
+    n_heads: Size = 4
+    """Number of attention heads. It must divide d_model."""
+    n_encoder_layers: Depth = 2
+    """Number of encoder layers."""
+    n_decoder_layers: Depth = 2
+    """Number of decoder layers."""
+    d_ff: Size = 256
+    """Inner width of the feed-forward sub-layer."""
+    dropout: Annotated[float, Field(ge=0, lt=1)] = 0.0
+    """Dropout rate for embeddings, sub-layers and attention weights."""
+    class_: Own | None = Field(None, alias="class")
+    """Your own model, FILE.py:NAME, in place of the transformer."""
+    positions: OrOwn[PositionName] = "sinusoidal"
+    """Position scheme of embeddings and self-attention, or your own. sinusoidal is the paper's;
+    anchored is told where each output's source stands."""
+    cross_positions: OrOwn[CrossPositionName] | None = None
+    """Position scheme of cross-attention, or your own. null means anchored if positions is
+    anchored, else none."""
+    source_bos: bool | None = None
+    """Start sources with BOS. null means true if positions or cross_positions is anchored, else
+    false. Set it where your own positions count from BOS."""
+    random_positions: bool = False
+    """Train with sorted random positions instead of 0, 1, 2. Only for sinusoidal and learned
+    positions."""
+    max_positions: Size | None = None
+    """Rows of the learned position table (null means 512), or the range of random positions (null
+    means 2048). Of your own positions or model: the most places; null means any number."""
+    score_cap: Annotated[float, Field(ge=0)] | None = None
+    """Attention scores become cap * tanh(score / cap). 0 turns this off. null means 1 if positions
+    is anchored, else 0."""
+    share_layers: bool = False
+    """Use the weights of one layer for the whole depth of a stack."""
+    norm: Literal["pre", "post"] = "post"
+    """Layer norm before each sub-layer, or after the residual sum as in the paper."""
+    activation: Literal["relu", "gelu", "gelu_tanh"] = "relu"
+    """Activation of the feed-forward sub-layer."""
+    tie_embeddings: bool = True
+    """Use one table for source embedding, target embedding and output."""
+    pad_mask: PadMask = "keys"
+    """Mask pads as keys only, or as keys and queries."""
+    backward: Backward = "autograd"
+    """Compute gradients by autograd, or by the formulas derived by hand."""
 
-    def _derived(self) -> dict[str, Any]:
+    def _derive(self) -> None:
         ours = self.class_ is None  # a model of the user's heeds what it likes
         anchored = ours and self.positions == "anchored"
         cross = self.cross_positions or ("anchored" if anchored else "none")
-        derived = self._defaults(
-            cross_positions=cross,
-            source_bos=anchored or (ours and cross == "anchored"),
-            score_cap=1.0 if anchored else 0.0,
-        )
+        self._set(cross_positions=cross, score_cap=1.0 if anchored else 0.0)
+        self._set(source_bos=anchored or (ours and cross == "anchored"))
         if ours and (self.random_positions or self.positions == "learned"):
-            derived |= self._defaults(max_positions=2048 if self.random_positions else 512)
-        return derived
+            self._set(max_positions=2048 if self.random_positions else 512)
 
     def _check(self) -> None:
         if self.class_ is not None:
@@ -441,9 +358,10 @@ class ModelConfig(Section):
         if not self.source_bos and "anchored" in (self.positions, self.cross_positions):
             raise refusal("source_bos", "anchored positions count from BOS; leave it out")
         own = is_reference(self.positions) or is_reference(self.cross_positions)
-        if not (own or self.random_positions or self.positions == "learned"):
+        has_table = own or self.random_positions or self.positions == "learned"
+        if self.max_positions is not None and not has_table:
             reason = "belongs to positions: learned, and to random_positions"
-            self._refuse(("max_positions",), reason)
+            raise refusal("max_positions", reason)
         if self.positions == "rotary" and self.d_model // self.n_heads % 2:
             width = self.d_model // self.n_heads
             raise refusal("positions", f"rotary rotates pairs: heads of even width, not {width}")
@@ -479,67 +397,45 @@ class ModelConfig(Section):
 class TrainConfig(Section):
     """The training."""
 
-    max_steps: Annotated[int, Field(ge=0, le=10**9)] = Field(
-        1000, description="Number of optimiser steps."
-    )
-    max_seconds: Annotated[float, Field(gt=0)] | None = Field(
-        None, description="Stop after so many seconds of training. null means no limit."
-    )
-    lr: Annotated[float, Field(gt=0)] = Field(
-        3e-3, description="Learning rate at its peak, after warm-up."
-    )
-    schedule: Literal["constant", "linear", "cosine", "inverse_sqrt"] = Field(
-        "linear",
-        description="Course of the learning rate after warm-up. linear and cosine end at 2% of lr.",
-    )
-    warmup_steps: Annotated[int, Field(ge=0)] | None = Field(
-        None,
-        description="Steps of linear warm-up. null means 100, or a third of max_steps if that is "
-        "less.",
-    )
-    clip_norm: Annotated[float, Field(gt=0)] | None = Field(
-        1.0, description="Largest norm of the gradient; larger ones are scaled down. null: no clip."
-    )
-    weight_decay: Annotated[float, Field(ge=0)] = Field(
-        0.0, description="Weight decay of AdamW on matrices."
-    )
-    label_smoothing: Annotated[float, Field(ge=0, lt=1)] = Field(
-        0.0, description="Share of the label's probability that is spread over the vocabulary."
-    )
-    accumulate: Annotated[int, Field(ge=1, le=2**16)] = Field(
-        1, description="Number of batches whose gradients are added up for one step."
-    )
-    eval_every: Positive | None = Field(
-        None, description="Steps between two evaluations. null means a quarter of max_steps."
-    )
-    log_every: Positive = Field(10, description="Steps between two records in metrics.jsonl.")
-    stop_at_exact_match: Proportion | None = Field(
-        None, description="Stop when the exact match on validation data is this high. null: never."
-    )
-    patience: Positive | None = Field(
-        None,
-        description="Stop after so many evaluations without a better one. null means never.",
-    )
-    keep_checkpoints: Annotated[int, Field(ge=1, le=10**4)] = Field(
-        2,
-        description="Number of newest checkpoints to keep. The best one is kept as well. Reports "
-        "show attention at each.",
-    )
-    precision: Literal["auto", "fp32", "bf16", "fp64"] = Field(
-        "auto",
-        description="Precision of matrix products. auto takes bf16 if the device has instructions "
-        "for it, except on a CPU up to d_model 64; else fp32.",
-    )
-    cuda_graphs: Literal["auto", "on", "off"] = Field(
-        "auto",
-        description="Record a step once for each shape of a batch, and replay it with one launch. "
-        "For a CUDA device. auto means off until it has been measured on a GPU.",
-    )
+    max_steps: Annotated[int, Field(ge=0, le=10**9)] = 1000
+    """Number of optimiser steps."""
+    max_seconds: Annotated[float, Field(gt=0)] | None = None
+    """Stop after so many seconds of training. null means no limit."""
+    lr: Annotated[float, Field(gt=0)] = 3e-3
+    """Learning rate at its peak, after warm-up."""
+    schedule: Literal["constant", "linear", "cosine", "inverse_sqrt"] = "linear"
+    """Course of the learning rate after warm-up. linear and cosine end at 2% of lr."""
+    warmup_steps: Annotated[int, Field(ge=0)] | None = None
+    """Steps of linear warm-up. null means 100, or a third of max_steps if that is less."""
+    clip_norm: Annotated[float, Field(gt=0)] | None = 1.0
+    """Largest norm of the gradient; larger ones are scaled down. null: no clip."""
+    weight_decay: Annotated[float, Field(ge=0)] = 0.0
+    """Weight decay of AdamW on matrices."""
+    label_smoothing: Annotated[float, Field(ge=0, lt=1)] = 0.0
+    """Share of the label's probability that is spread over the vocabulary."""
+    accumulate: Annotated[int, Field(ge=1, le=2**16)] = 1
+    """Number of batches whose gradients are added up for one step."""
+    eval_every: Positive | None = None
+    """Steps between two evaluations. null means a quarter of max_steps."""
+    log_every: Positive = 10
+    """Steps between two records in metrics.jsonl."""
+    stop_at_exact_match: Proportion | None = None
+    """Stop when the exact match on validation data is this high. null: never."""
+    patience: Positive | None = None
+    """Stop after so many evaluations without a better one. null means never."""
+    keep_checkpoints: Annotated[int, Field(ge=1, le=10**4)] = 2
+    """Number of newest checkpoints to keep. The best one is kept as well. Reports show attention at
+    each."""
+    precision: Literal["auto", "fp32", "bf16", "fp64"] = "auto"
+    """Precision of matrix products. auto takes bf16 if the device has instructions for it, except
+    on a CPU up to d_model 64; else fp32."""
+    cuda_graphs: Literal["auto", "on", "off"] = "auto"
+    """Record a step once for each shape of a batch, and replay it with one launch. For a CUDA
+    device. auto means off until it has been measured on a GPU."""
 
-    def _derived(self) -> dict[str, Any]:
-        return self._defaults(
-            warmup_steps=min(100, self.max_steps // 3), eval_every=max(1, self.max_steps // 4)
-        )
+    def _derive(self) -> None:
+        self._set(warmup_steps=min(100, self.max_steps // 3))
+        self._set(eval_every=max(1, self.max_steps // 4))
 
     def _check(self) -> None:
         if self.warmup_steps is not None and self.warmup_steps > self.max_steps:
@@ -561,38 +457,29 @@ DEVICE = r"^(auto|cpu|cuda|cuda:\d+|mps)$"
 class Config(Section):
     """One run."""
 
-    seed: Seed = Field(
-        0,
-        description="Seed of the initial weights and dropout, and of the data unless data.seed is "
-        "set.",
-    )
-    device: Annotated[str, Field(pattern=DEVICE)] = Field(
-        "auto", description="auto | cpu | cuda | cuda:N | mps"
-    )
-    fault: OrSealed | None = Field(
-        None,
-        description="A mistake planted on purpose: its name (see `toytrans explain faults`), or "
-        "the seal of an exercise, which hides the name. null means none.",
-    )
-    data: DataConfig = Field(description="The pairs: where they come from, how long, how many.")
-    model: ModelConfig = Field(
-        default_factory=ModelConfig,
-        description="The model: sizes, positions, layers.",
-    )
-    train: TrainConfig = Field(
-        default_factory=TrainConfig,
-        description="The training: steps, learning rate, limits, precision.",
-    )
+    seed: Seed = 0
+    """Seed of the initial weights and dropout, and of the data unless data.seed is set."""
+    device: Annotated[str, Field(pattern=DEVICE)] = "auto"
+    """auto | cpu | cuda | cuda:N | mps"""
+    fault: OrSealed | None = None
+    """A mistake planted on purpose: its name (see `toytrans explain faults`), or the seal of an
+    exercise, which hides the name. null means none."""
+    data: DataConfig
+    """The pairs: where they come from, how long, how many."""
+    model: ModelConfig = Field(default_factory=ModelConfig)
+    """The model: sizes, positions, layers."""
+    train: TrainConfig = Field(default_factory=TrainConfig)
+    """The training: steps, learning rate, limits, precision."""
 
-    def _derived(self) -> dict[str, Any]:
-        data, train = self.data, self.train
-        if data.train_length is not None and data.test_length is None:
+    def _derive(self) -> None:
+        data = self.data.model_copy()  # what was given stays as it is
+        if data.train_length is not None:
             low, high = data.train_length
-            beyond = max(high, min(high + 5, self._room(data.limits)))
-            data = data._with(test_length=(low, beyond))
-        if self.model.backward == "by_hand" and train.precision == "auto":
-            train = train._with(precision="fp32")
-        return {"data": data, "train": train}
+            data._set(test_length=(low, max(high, min(high + 5, self._room(data.limits)))))
+        object.__setattr__(self, "data", data)
+        if self.model.backward == "by_hand" and self.train.precision == "auto":
+            train = self.train.model_copy(update={"precision": "fp32"})
+            object.__setattr__(self, "train", train)
 
     def _check(self) -> None:
         if self.model.backward == "by_hand" and self.train.precision == "bf16":

@@ -6,10 +6,10 @@ it lacks is an error with file and line.
 
 import hashlib
 import json
+from codecs import BOM_UTF8
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from itertools import zip_longest
 from pathlib import Path
 
 from torch import Tensor
@@ -22,6 +22,7 @@ from toytrans.data.pairs import (
     TARGET_SLACK,
     DataFacts,
     Pairs,
+    Sequences,
     Split,
     pad_rows,
 )
@@ -67,9 +68,8 @@ class FilePairs:
             return self._facts
         pairs = self._train_text
         lengths = [len(pair.src) for pair in pairs]
-        vocabulary = vocabulary_of(side for pair in pairs for side in (pair.src, pair.tgt))
         return DataFacts(
-            vocabulary,
+            vocabulary_of(side for pair in pairs for side in (pair.src, pair.tgt)),
             (min(lengths), max(lengths)),
             _target_growth(pairs),
             sha256_of(self._files.train),
@@ -78,7 +78,7 @@ class FilePairs:
     @cached_property
     def notes(self) -> tuple[str, ...]:
         """What was held out, and how many sources of valid and test are trained on too."""
-        notes = []
+        notes: list[str] = []
         train = self._text("train")
         if not self._files.valid:
             total = len(self._train_text)
@@ -88,12 +88,11 @@ class FilePairs:
                 f"({held_out / total:.0%}, chosen by the seed) are held out for validation"
             )
         known = {tuple(pair.src) for pair in train}
-        for split in ("valid", "test"):
-            if getattr(self._files, split):
-                text = self._text(split)
-                again = sum(tuple(pair.src) in known for pair in text)
-                if again:
-                    notes.append(f"{again:,} of {len(text):,} {split} sources are trained on too")
+        named: dict[Split, Paths | None] = {"valid": self._files.valid, "test": self._files.test}
+        for split in (split for split, paths in named.items() if paths):
+            text = self._text(split)
+            if again := sum(tuple(pair.src) in known for pair in text):
+                notes.append(f"{again:,} of {len(text):,} {split} sources are trained on too")
         return tuple(notes)
 
     def size(self, split: Split) -> int:
@@ -107,6 +106,7 @@ class FilePairs:
 
     @cached_property
     def _train_text(self) -> list[TextPair]:
+        """The pairs of the training file. Raises UserError where it is not that of the run."""
         if self._facts and self._facts.train_sha256 != sha256_of(self._files.train):
             raise UserError(
                 f"{self._files.train}: not the file that the run was trained on; put it back, or "
@@ -116,8 +116,7 @@ class FilePairs:
 
     def _split(self, split: Split) -> Pairs:
         if split not in self._encoded:
-            text = self._text(split)
-            limit = self._examples[split]
+            text, limit = self._text(split), self._examples[split]
             if limit is not None and limit < len(text):
                 chosen = permutation(len(text), self._seed, Use.SOME_EXAMPLES)[:limit].sort().values
                 text = [text[i] for i in chosen.tolist()]
@@ -125,23 +124,25 @@ class FilePairs:
         return self._encoded[split]
 
     def _text(self, split: Split) -> list[TextPair]:
+        """A split's pairs before any limit."""
         if split not in self._texts:
-            self._texts[split] = self._read_text(split)
+            if split == "test" and self._files.test is None:
+                raise UserError(
+                    "this config names no test file; give --set data.files.test=PATH when "
+                    "training, or --pairs to eval"
+                )
+            paths: Paths | None = getattr(self._files, split)
+            if split != "train" and paths is not None:
+                self._texts[split] = read_pairs(paths, self._files.format)
+            elif self._files.valid:
+                self._texts[split] = self._train_text
+            else:
+                self._texts |= self._shared_out()
         return self._texts[split]
 
-    def _read_text(self, split: Split) -> list[TextPair]:
-        """A split's pairs before any limit; without a valid file, its share of train."""
-        paths: Paths | None = getattr(self._files, split)
-        if paths is None and split == "test":
-            raise UserError(
-                "this config names no test file; give --set data.files.test=PATH when training, "
-                "or --pairs to eval"
-            )
-        if paths is not None and split != "train":
-            return read_pairs(paths, self._files.format)
+    def _shared_out(self) -> dict[Split, list[TextPair]]:
+        """The training file as train and valid. Pairs of equal sources stay together."""
         text = self._train_text
-        if self._files.valid:
-            return text
         sources = list(dict.fromkeys(tuple(pair.src) for pair in text))
         if len(sources) < 2:
             raise UserError(
@@ -150,7 +151,10 @@ class FilePairs:
             )
         order = permutation(len(sources), self._seed, Use.VALID_SHARE).tolist()
         chosen = {sources[i] for i in order[: max(1, round(HELD_OUT_SHARE * len(sources)))]}
-        return [pair for pair in text if (tuple(pair.src) in chosen) == (split == "valid")]
+        return {
+            "train": [pair for pair in text if tuple(pair.src) not in chosen],
+            "valid": [pair for pair in text if tuple(pair.src) in chosen],
+        }
 
 
 def _target_growth(pairs: Sequence[TextPair]) -> int:
@@ -176,27 +180,6 @@ def sha256_of(paths: Paths) -> str:
     return digest.hexdigest()
 
 
-def read_pairs(paths: Paths, format: FormatName | None = None) -> list[TextPair]:
-    """The pairs of a file, or of two files of parallel text. Raises UserError."""
-    if isinstance(paths, str):
-        format = format or _format_by_ending(paths)
-        if format == "text":
-            raise UserError(f"{paths}: format text takes two files: [SOURCE, TARGET]")
-        parse = _PARSERS[format]
-        pairs = []
-        for place, line in _lines(paths):
-            if line.strip(" \r\n"):
-                src, tgt = parse(line, place)
-                pairs.append(TextPair(src, tgt, place, place))
-    else:
-        if format not in (None, "text"):
-            raise UserError(f"{paths[0]}: format {format} takes one file, not two")
-        pairs = list(_parallel(*paths))
-    if not pairs:
-        raise UserError(f"{paths}: holds no pairs; write one on each line")
-    return pairs
-
-
 def encode_pairs(text: Sequence[TextPair], vocabulary: Vocabulary) -> Pairs:
     """Padded ids of pairs. Raises UserError with file and line: for an unseen symbol, and for a
     sequence to which its side cannot be padded, since that is too many ids."""
@@ -205,7 +188,7 @@ def encode_pairs(text: Sequence[TextPair], vocabulary: Vocabulary) -> Pairs:
     return Pairs(*_encoded(sources, vocabulary), *_encoded(targets, vocabulary))
 
 
-def _encoded(lines: list[tuple[list[str], str]], vocabulary: Vocabulary) -> tuple[Tensor, Tensor]:
+def _encoded(lines: list[tuple[list[str], str]], vocabulary: Vocabulary) -> Sequences:
     """Padded ids of one side: of symbols, and of where each line was read."""
     longest, where = max(lines, key=lambda line: len(line[0]))
     if len(lines) * len(longest) > MOST_IDS:
@@ -222,61 +205,82 @@ def _encoded(lines: list[tuple[list[str], str]], vocabulary: Vocabulary) -> tupl
     return pad_rows(rows)
 
 
-def _parallel(src_path: str, tgt_path: str) -> Iterator[TextPair]:
-    src_lines, tgt_lines = list(_lines(src_path)), list(_lines(tgt_path))
-    for path, lines in ((src_path, src_lines), (tgt_path, tgt_lines)):
+# Reading -------------------------------------------------------------------------------------
+
+
+def read_pairs(paths: Paths, format: FormatName | None = None) -> list[TextPair]:
+    """The pairs of a file, or of two files of parallel text. Raises UserError."""
+    if not isinstance(paths, str):
+        if format not in (None, "text"):
+            raise UserError(f"{paths[0]}: format {format} takes one file, not two")
+        return _parallel(*paths)
+    parse = _parser(paths, format)
+    pairs = [
+        TextPair(*parse(line, place), place, place)
+        for place, line in _lines(paths)
+        if line.strip(" \r\n")
+    ]
+    if not pairs:
+        raise UserError(f"{paths}: holds no pairs; write one on each line")
+    return pairs
+
+
+def _parallel(*paths: str) -> list[TextPair]:
+    sides = [list(_lines(path)) for path in paths]
+    for path, lines in zip(paths, sides, strict=True):
         if not lines:
             raise UserError(f"{path}: empty; an empty sequence is a blank line")
-    if len(src_lines) != len(tgt_lines):
-        raise UserError(
-            f"{src_path} has {len(src_lines):,} lines and {tgt_path} {len(tgt_lines):,}; "
-            "line k of one must translate line k of the other"
-        )
-    for path, lines in ((src_path, src_lines), (tgt_path, tgt_lines)):
         if all(text.count("\t") == 1 for _, text in lines):
             raise UserError(
                 f"{path}: a tab in each line, as of pairs; name this file alone, as format tsv"
             )
-    for (src_place, src), (tgt_place, tgt) in zip_longest(src_lines, tgt_lines):
-        yield TextPair(src.split(), tgt.split(), src_place, tgt_place)
+    src_lines, tgt_lines = sides
+    if len(src_lines) != len(tgt_lines):
+        raise UserError(
+            f"{paths[0]} has {len(src_lines):,} lines and {paths[1]} {len(tgt_lines):,}; "
+            "line k of one must translate line k of the other"
+        )
+    return [
+        TextPair(src.split(), tgt.split(), src_place, tgt_place)
+        for (src_place, src), (tgt_place, tgt) in zip(src_lines, tgt_lines, strict=True)
+    ]
 
 
 def _lines(path: str) -> Iterator[tuple[str, str]]:
     """`file:line` and text of every line."""
-    raw = read_named(path, MOST_BYTES)
-    if b"\0" in raw:
-        line = raw[: raw.index(b"\0")].count(b"\n") + 1
-        raise UserError(f"{path}:{line}: a NUL byte: not a text file")
-    try:
-        text = raw.decode("utf-8-sig")
-    except UnicodeDecodeError as error:
-        line = raw[: error.start].count(b"\n") + 1
-        raise UserError(f"{path}:{line}: not text in UTF-8 (byte {error.start})") from None
-    if text.count("\n") > MOST_LINES:
+    raw = read_named(path, MOST_BYTES).removeprefix(BOM_UTF8)
+    if raw.count(b"\n") > MOST_LINES:
         raise UserError(f"{path}: more than {MOST_LINES:,} lines")
-    lines = text.split("\n")
-    if lines[-1] == "":
-        lines.pop()
-    for number, line_text in enumerate(lines, 1):
-        if len(line_text) > LONGEST_LINE:
-            raise UserError(f"{path}:{number}: a line of more than {LONGEST_LINE:,} characters")
-        yield f"{path}:{number}", line_text
+    for number, line in enumerate(raw.removesuffix(b"\n").split(b"\n") if raw else (), 1):
+        place = f"{path}:{number}"
+        try:
+            text = line.decode()
+        except UnicodeDecodeError:
+            raise UserError(f"{place}: not text in UTF-8") from None
+        if "\0" in text:
+            raise UserError(f"{place}: a NUL byte: not a text file")
+        if len(text) > LONGEST_LINE:
+            raise UserError(f"{place}: a line of more than {LONGEST_LINE:,} characters")
+        yield place, text
 
 
-def _format_by_ending(path: str) -> FormatName:
-    endings: dict[str, FormatName] = {".tsv": "tsv", ".jsonl": "jsonl"}
+Parsed = tuple[list[str], list[str]]
+
+
+def _parser(path: str, format: FormatName | None) -> Callable[[str, str], Parsed]:
+    """What reads a line of a file, in its format or that which its ending tells."""
     ending = Path(path).suffix.lower()
-    if Path(path).is_dir():
+    if format == "text":
+        raise UserError(f"{path}: format text takes two files: [SOURCE, TARGET]")
+    if format is None and Path(path).is_dir():
         raise UserError(f"{path}: is a directory; name a file")
-    if ending not in endings:
+    name = format or ending[1:]
+    if name not in _PARSERS:
         raise UserError(
             f"{path}: the ending does not tell the format; end the name with .tsv or .jsonl, or "
             "set data.files.format to tsv, jsonl or scan; parallel text is two files"
         )
-    return endings[ending]
-
-
-Parsed = tuple[list[str], list[str]]
+    return _PARSERS[name]
 
 
 def _parse_tsv(line: str, place: str) -> Parsed:
@@ -300,18 +304,20 @@ def _parse_jsonl(line: str, place: str) -> Parsed:
 def _symbols(value: object, key: str, place: str) -> list[str]:
     if not isinstance(value, list):
         raise UserError(f"{place}: {key} is not a list of symbols")
+    symbols = []
     for symbol in value:
-        whole = isinstance(symbol, int) and not isinstance(symbol, bool)
-        if not whole and not (isinstance(symbol, str) and symbol.split() == [symbol]):
+        text = symbol if isinstance(symbol, str) else str(symbol) if type(symbol) is int else ""
+        if text.split() != [text]:
             raise UserError(
                 f"{place}: {key} holds {str(symbol)[:40]!r}; "
                 "a symbol is a whole number or a word without blanks"
             )
         try:
-            str(symbol).encode()
+            text.encode()
         except UnicodeEncodeError:
-            raise UserError(f"{place}: {key} holds half a character: {symbol!r}") from None
-    return [str(symbol) for symbol in value]
+            raise UserError(f"{place}: {key} holds half a character: {text!r}") from None
+        symbols.append(text)
+    return symbols
 
 
 def _parse_scan(line: str, place: str) -> Parsed:
@@ -321,7 +327,7 @@ def _parse_scan(line: str, place: str) -> Parsed:
     return start.lstrip()[len("IN:") :].split(), end.split()
 
 
-_PARSERS: dict[FormatName, Callable[[str, str], Parsed]] = {
+_PARSERS: dict[str, Callable[[str, str], Parsed]] = {
     "tsv": _parse_tsv,
     "jsonl": _parse_jsonl,
     "scan": _parse_scan,

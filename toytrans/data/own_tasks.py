@@ -21,7 +21,7 @@ import inspect
 import json
 import operator
 import random
-from collections.abc import Sequence
+from collections.abc import Callable
 from dataclasses import replace
 from time import perf_counter
 from typing import Any, NoReturn
@@ -59,8 +59,8 @@ USUAL_SYMBOLS, MOST_SYMBOLS = 10, 10**5
 TRIED = 32
 """Training pairs that are tried out at the start. A run remembers them by their sha256."""
 
-SLOW, SLOWEST = 1e-4, 1.0
-"""Seconds of a pair that are worth a note, and those that are refused: a pool would take hours."""
+SLOWEST = 1.0
+"""Seconds of a pair. With slower ones a pool would take hours."""
 
 FEW, LONGEST_FEW = 64, 32
 """To see whether a sampler has few sources of a length, so many are drawn: then one comes twice.
@@ -78,225 +78,177 @@ def open_own_task(config: Config, facts: DataFacts | None = None) -> TaskPairs:
     own = OwnTask(data.task, data.symbols)
     limits = TaskLimits(shortest=own.shortest)
     if facts is None:  # a new run, whose outputs may become as long as decoding allows
-        limits = limits._replace(target_growth=own.target_growth, target_slack=TARGET_SLACK)
+        limits = limits._replace(target_growth=own.growth, target_slack=TARGET_SLACK)
     if found := config.misfit(limits):
-        has = f"{own.name} has growth {own.target_growth} and shortest {own.shortest}"
+        has = f"{own.name} has growth {own.growth} and shortest {own.shortest}"
         raise UserError(f"{': '.join(found)} ({has})")
-    asked = min(low for low, _ in data.lengths.values())
-    settings = data.model_copy(update={"symbols": len(own.symbols)})
-    pairs = TaskPairs(_as_task(own, asked), settings, config.data_seed)
+    shortest_asked = min(low for low, _ in data.lengths.values())
+    settings = data.model_copy(update={"symbols": own.symbols})
+    pairs = TaskPairs(_as_task(own, shortest_asked), settings, config.data_seed)
     digest = _try_out(own, pairs)
-    growth = max(2, own.target_growth)
-    pairs.facts = replace(pairs.facts, target_growth=growth, train_sha256=digest)
+    pairs.facts = replace(pairs.facts, target_growth=max(2, own.growth), train_sha256=digest)
     if facts is not None and facts != pairs.facts:
-        raise UserError(
-            f"{own.name}: its pairs are not those that the run was trained on; put the code "
-            "back, or train again"
+        own.refuse(
+            "its pairs are not those that the run was trained on; put the code back, or train again"
         )
     return pairs
 
 
 def _try_out(own: "OwnTask", pairs: TaskPairs) -> str:
-    """Try the code on the first training pairs, and note where it is slow.
-
-    Returns the sha256 of these pairs. Raises UserError.
-    """
-    if own.has_sampler:
-        low, high = pairs.facts.train_length
-        own.try_sampler([(pairs.seed, n) for n in sorted({max(low, own.shortest), high})])
+    """The sha256 of the first training pairs. Raises UserError where a function is not pure, takes
+    too long or always gives an empty target."""
+    low, high = pairs.facts.train_length
+    for length in sorted({max(low, own.shortest), high}) if own.source else ():
+        if own.drawn(pairs.seed, length) != own.drawn(pairs.seed, length):
+            own.refuse(
+                f"is not pure: two calls of {_call(length)} with equal generators differ; draw "
+                "from `random`, its argument, alone"
+            )
     indices = torch.arange(min(TRIED, pairs.size("train") or TRIED))
     sources = _rows(*pairs.sources("train", indices))
-    seconds = own.try_targets(sources)
-    if seconds >= SLOW:
-        pairs.notes += (
-            f"{own.name}: {1000 * seconds:.1f} ms a pair, so a process computes "
-            f"{1 / seconds:,.0f} a second, and training waits for them",
-        )
-    return hashlib.sha256(json.dumps([sources, own.targets(sources)]).encode()).hexdigest()
+    targets: list[Row] = []
+    for source in sources:
+        began = perf_counter()
+        targets.append(own.target_of(source))
+        if (took := perf_counter() - began) > SLOWEST:
+            own.refuse(
+                f"takes {took:.1f} s a pair; a training needs thousands: make it faster, or write "
+                "pairs to a file and name that in data.files"
+            )
+        if own.target_of(source) != targets[-1]:
+            own.refuse(
+                f"is not pure: two calls of {_call(source)} differ; it must depend on the source "
+                "alone"
+            )
+    if sources and not any(targets):
+        own.refuse(f"target is empty for all of {len(sources)} sources; nothing to learn")
+    return hashlib.sha256(json.dumps([sources, targets]).encode()).hexdigest()
 
 
 class OwnTask:
     """The task that a reference names, with its attributes and answers checked.
 
-    symbols, target_symbols: names; symbol k of a source is number k, and of a target the number
-    of its name in `vocabulary`.
+    target, source: its functions; source is None where symbols and lengths are uniform.
+    symbols: how many a source may hold. Symbol k is number k of `vocabulary`.
+    growth, shortest, rule: as at the top.
     """
 
     def __init__(self, reference: str, symbols: int | None = None) -> None:
         """symbols: data.symbols of the config. Raises UserError."""
         self.reference, self.name = reference, user_code.shown(reference)
-        self._object = made = self._instance(user_code.load(reference))
-        target, source = getattr(made, "target", made), getattr(made, "source", None)
+        made = user_code.load(reference)
+        if inspect.ismodule(made):
+            self.refuse("is a module, not a function or an object with target(source)")
+        if inspect.isclass(made):
+            made = self._returned(made, f"{made.__name__}()")
+        target, self.source = getattr(made, "target", made), getattr(made, "source", None)
         if not callable(target):
-            self._refuse("has no target(source) and cannot be called")
-        if source is not None and not callable(source):
-            self._refuse("source is not a function (length, random) -> list of symbols")
-        self.target_growth = self._number("growth", 2, 1, MOST_TARGET_GROWTH)
-        self.shortest = self._number("shortest", 0, 0, 2**16)
-        self.symbols = self.target_symbols = self._names("symbols", symbols)
+            self.refuse("has no target(source) and cannot be called")
+        if self.source is not None and not callable(self.source):
+            self.refuse("source is not a function (length, random) -> list of symbols")
+        self.target = target
+        self.growth = self._number(made, "growth", 2, 1, MOST_TARGET_GROWTH)
+        self.shortest = self._number(made, "shortest", 0, 0, 2**16)
+        known = said = self._names(made, "symbols", symbols)
         if getattr(made, "target_symbols", None) is not None:
-            self.target_symbols = self._names("target_symbols", None)
-        names = tuple(dict.fromkeys((*self.symbols, *self.target_symbols)))
+            said = self._names(made, "target_symbols", None)
+        self.symbols, names = len(known), tuple(dict.fromkeys((*known, *said)))
         separators = tuple(map(str, getattr(made, "separators", ())))
         if unknown := sorted(set(separators) - set(names)):
-            self._refuse(f"separators: {unknown[0]!r} is none of its symbols")
+            self.refuse(f"separators: {unknown[0]!r} is none of its symbols")
         self.vocabulary = Vocabulary(names, separators)
-        places = {name: k for k, name in enumerate(names)}
-        self._numbers = [places[name] for name in self.target_symbols]
-        self._target, self._source = target, source
+        numbers = {name: k for k, name in enumerate(names)}
+        self._target_numbers = [numbers[name] for name in said]
+        rule = getattr(made, "rule", None) or inspect.getdoc(made)
+        self.rule = " ".join(str(rule).split()) if rule else "A task without a docstring."
 
-    @property
-    def rule(self) -> str:
-        """What the task's card says of it."""
-        stated = getattr(self._object, "rule", None) or inspect.getdoc(self._object)
-        return " ".join(str(stated).split()) if stated else "A task without a docstring."
+    def target_of(self, source: Row) -> Row:
+        """The target of a source, in numbers of the vocabulary. Raises UserError."""
+        row = self._answer(self.target, len(self._target_numbers), source)
+        if len(row) >= self.growth * len(source) + TARGET_SLACK:
+            self.refuse(
+                f"{_call(source)} has {len(row):,} symbols for a source of {len(source)}; set its "
+                f"growth (now {self.growth}) to the most target symbols per source symbol"
+            )
+        return [self._target_numbers[k] for k in row]
 
-    @property
-    def has_sampler(self) -> bool:
-        return self._source is not None
+    def drawn(self, seed: int, length: int) -> Row:
+        """The source that its sampler draws. Raises UserError."""
+        row = self._answer(self.source, self.symbols, length, random.Random(seed))
+        if not self.shortest <= len(row) <= length:
+            self.refuse(
+                f"{_call(length)} has {len(row):,} symbols; it may have {self.shortest} to {length}"
+            )
+        return row
 
-    def targets(self, sources: Sequence[Row]) -> list[Row]:
-        """The target of each source, in numbers of the vocabulary. Raises UserError."""
-        rows = []
-        for source in sources:
-            row = self._target_of(source)
-            if len(row) >= self.target_growth * len(source) + TARGET_SLACK:
-                self._refuse(
-                    f"target({_short(source)}) has {len(row):,} symbols for a source of "
-                    f"{len(source)}; set its growth (now {self.target_growth}) to the most target "
-                    "symbols per source symbol"
-                )
-            rows.append([self._numbers[k] for k in row])
-        return rows
+    def refuse(self, reason: str) -> NoReturn:
+        raise UserError(f"{self.name}: {reason}") from None
 
-    def sample(self, drawn: Sequence[tuple[int, int]]) -> list[Row]:
-        """The sources that its sampler draws, each from a seed and a length. Raises UserError."""
-        generator, rows = random.Random(), []
-        for seed, length in drawn:
-            generator.seed(seed)
-            row = self._answer(self._source, len(self.symbols), length, generator)
-            if not self.shortest <= len(row) <= length:
-                self._refuse(
-                    f"{_call(length)} has {len(row):,} symbols; it may have {self.shortest} to "
-                    f"{length}"
-                )
-            rows.append(row)
-        return rows
-
-    def try_targets(self, sources: Sequence[Row]) -> float:
-        """Seconds that a target takes, their mean. Raises UserError where the function
-        is not pure, takes too long or always gives an empty target."""
-        seconds, symbols = 0.0, 0
-        for source in sources:
-            began = perf_counter()
-            first = self._target_of(source)
-            took = perf_counter() - began
-            if took > SLOWEST:
-                self._refuse(
-                    f"takes {took:.1f} s a pair; a training needs thousands: make it faster, "
-                    "or write pairs to a file and name that in data.files"
-                )
-            if self._target_of(source) != first:
-                self._refuse(
-                    f"is not pure: two calls of {_call(source)} differ; it must depend on the "
-                    "source alone"
-                )
-            seconds, symbols = seconds + took, symbols + len(first)
-        if sources and not symbols:
-            self._refuse(f"target is empty for all of {len(sources)} sources; nothing to learn")
-        return seconds / max(1, len(sources))
-
-    def try_sampler(self, drawn: Sequence[tuple[int, int]]) -> None:
-        """Raises UserError where the sampler draws from more than the generator it is given."""
-        twice = zip(self.sample(drawn), self.sample(drawn), drawn, strict=True)
-        for before, after, (_, length) in twice:
-            if before != after:
-                self._refuse(
-                    f"is not pure: two calls of {_call(length)} with equal generators differ; "
-                    "draw from `random`, its argument, alone"
-                )
-
-    def _target_of(self, source: Row) -> Row:
-        return self._answer(self._target, len(self.target_symbols), source)
+    def _returned(self, function: Callable[..., Any], call: str, *arguments: Any) -> Any:
+        try:
+            return function(*arguments)
+        except RAISED as error:
+            self.refuse(f"{call} raises {user_code.failure(error, self.reference)}")
 
     def _answer(self, function: Any, size: int, given: Row | int, *more: Any) -> Row:
         """What a function of the task answers, as a list of whole numbers below `size`."""
-        argument = given.copy() if isinstance(given, list) else given
-        try:
-            answer = function(argument, *more)
-        except RAISED as error:
-            self._refuse(f"{_call(given)} raises {user_code.failure(error, self.reference)}")
+        argument, call = given.copy() if isinstance(given, list) else given, _call(given)
+        answer = self._returned(function, call, argument, *more)
         if argument != given:
-            self._refuse(f"{_call(given)} changes its argument; begin with source = list(source)")
+            self.refuse(f"{call} changes its argument; begin with source = list(source)")
         if not isinstance(answer, list | tuple):
             hint = "; does it end with return?" if answer is None else ""
-            self._refuse(f"{_call(given)} is {_kind(answer)}, not a list of whole numbers{hint}")
-        try:
-            row = list(map(operator.index, answer))
-        except TypeError:
-            wrong = next(value for value in answer if _whole(value) is None)
-            self._refuse(
-                f"{_call(given)} holds {_short(wrong)}, {_kind(wrong)}, not a whole number"
-            )
-        if row and not 0 <= min(row) <= max(row) < size:
-            wrong = next(k for k in row if not 0 <= k < size)
-            self._refuse(f"{_call(given)} holds symbol {wrong}; its symbols are 0 to {size - 1}")
+            self.refuse(f"{call} is {_kind(answer)}, not a list of whole numbers{hint}")
+        row = []
+        for value in answer:
+            number = _whole(value)
+            if number is None:
+                self.refuse(f"{call} holds {_short(value)}, {_kind(value)}, not a whole number")
+            if not 0 <= number < size:
+                self.refuse(f"{call} holds symbol {number}; its symbols are 0 to {size - 1}")
+            row.append(number)
         return row
 
-    def _instance(self, named: Any) -> Any:
-        if inspect.ismodule(named):
-            self._refuse("is a module, not a function or an object with target(source)")
-        if not inspect.isclass(named):
-            return named
-        try:
-            return named()
-        except RAISED as error:
-            failure = user_code.failure(error, self.reference)
-            self._refuse(f"{named.__name__}() raises {failure}")
-
-    def _names(self, key: str, asked: int | None) -> tuple[str, ...]:
-        """Names of symbols: those that the task gives, or numbers."""
-        given = getattr(self._object, key, None)
+    def _names(self, made: Any, key: str, asked: int | None) -> tuple[str, ...]:
+        """Names of symbols: those that the task gives, or numbers. asked: how many."""
+        given = getattr(made, key, None)
         if not isinstance(given, list | tuple):
-            count = self._number(key, USUAL_SYMBOLS, 1, MOST_SYMBOLS)
+            count = self._number(made, key, USUAL_SYMBOLS, 1, MOST_SYMBOLS)
             return tuple(map(str, range(count if asked is None else asked)))
         names = tuple(map(str, given))
         if asked is not None and asked != len(names):
-            self._refuse(f"names its {len(names)} symbols itself; leave data.symbols out")
+            self.refuse(f"names its {len(names)} symbols itself; leave data.symbols out")
         if any(name.split() != [name] for name in names) or len(set(names)) != len(names):
-            self._refuse(f"{key}: names of symbols differ and have no blanks")
+            self.refuse(f"{key}: names of symbols differ and have no blanks")
         if not 1 <= len(names) <= MOST_SYMBOLS:
-            self._refuse(f"{key}: {len(names):,} names; it may have 1 to {MOST_SYMBOLS:,}")
+            self.refuse(f"{key}: {len(names):,} names; it may have 1 to {MOST_SYMBOLS:,}")
         return names
 
-    def _number(self, key: str, usual: int, least: int, most: int) -> int:
+    def _number(self, made: Any, key: str, usual: int, least: int, most: int) -> int:
         """A whole number that the task may set."""
-        given = getattr(self._object, key, None)
+        given = getattr(made, key, None)
         number = usual if given is None else _whole(given)
         if number is None or not least <= number <= most:
-            self._refuse(f"{key}: {_short(given)}; it may be a whole number, {least} to {most:,}")
+            self.refuse(f"{key}: {_short(given)}; it may be a whole number, {least} to {most:,}")
         return number
 
-    def _refuse(self, reason: str) -> NoReturn:
-        raise UserError(f"{self.name}: {reason}") from None
 
-
-def _as_task(own: OwnTask, asked: int) -> Task:
+def _as_task(own: OwnTask, shortest_asked: int) -> Task:
     """The task as `TaskPairs` asks for it: the same rule on tensors.
 
-    asked: the shortest length that is asked for; a sampler may refuse shorter ones.
+    shortest_asked: a length; a sampler may refuse shorter ones.
     """
 
     def draw_shape(keys: Tensor, span: tuple[int, int]) -> Tensor:
         return uniform_length(keys, (max(span[0], own.shortest), span[1]))
 
     def sampled(keys: Tensor, shape: Tensor, symbols: int) -> Sequences:
-        drawn = list(zip(keys.tolist(), shape[:, 0].tolist(), strict=True))
-        src, length = pad_rows(own.sample(drawn), keys.device)
+        rows = list(map(own.drawn, keys.tolist(), shape[:, 0].tolist()))
+        src, length = pad_rows(rows, keys.device)
         return pad(src, (0, int(shape.max()) - src.shape[1])), length
 
     def targets(src: Tensor, length: Tensor, symbols: int, seed: int) -> Sequences:
-        return pad_rows(own.targets(_rows(src, length)), src.device)
+        return pad_rows(list(map(own.target_of, _rows(src, length))), src.device)
 
     def count(symbols: int, length: int) -> int:
         """How many sources of a length there are, as far as LONG_ENOUGH.
@@ -306,13 +258,13 @@ def _as_task(own: OwnTask, asked: int) -> Task:
         if length < own.shortest:
             return 0
         most = power(symbols, length)
-        if not own.has_sampler or not asked <= length <= LONGEST_FEW:
+        if not own.source or not shortest_asked <= length <= LONGEST_FEW:
             return most
         seeds = row_keys(torch.arange(FEW), length).tolist()
-        drawn = own.sample([(seed, length) for seed in seeds])
-        return most if len({tuple(row) for row in drawn}) == FEW else min(most, FEWEST_SOURCES - 1)
+        different = {tuple(own.drawn(seed, length)) for seed in seeds}
+        return most if len(different) == FEW else min(most, FEWEST_SOURCES - 1)
 
-    draw = sampled if own.has_sampler else uniform_symbols
+    draw = sampled if own.source else uniform_symbols
     return Task(own.rule, targets, lambda *_: own.vocabulary, draw_shape, draw, count)
 
 

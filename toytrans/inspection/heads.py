@@ -29,7 +29,7 @@ from toytrans.html import Cell, html_beside, html_table
 from toytrans.inspection.record import Part, capture
 from toytrans.inspection.shown import batch_of_run
 from toytrans.inspection.table import CLOSED
-from toytrans.model.decoding import greedy
+from toytrans.model.decoding import search
 from toytrans.model.seq2seq import Seq2Seq
 from toytrans.tokens import BOS_ID, EOS_ID, FIRST_SYMBOL_ID, PAD_ID
 from toytrans.training.run import Run
@@ -294,14 +294,14 @@ class AttentionMaps:
 
     def _repr_html_(self) -> str:
         """The weights of each head below its rule: blue for 1, white for 0."""
-        title = f"Attention of {self.run.title}; rules measured on {self.basis}"
-        rows = range(len(self.batch.src))
-        maps = (map(_map_html, self.of_pair(row, self.run.vocabulary.name)) for row in rows)
-        pairs = (
-            html_beside(f"{title}; pair {row + 1}: queries down, keys across", each)
-            for row, each in zip(rows, maps, strict=True)
+        title, name = f"{self.run.title}; rules measured on {self.basis}", self.run.vocabulary.name
+        return "".join(
+            html_beside(
+                f"Attention of {title}; pair {row + 1}: queries down, keys across",
+                map(_map_html, self.of_pair(row, name)),
+            )
+            for row in range(len(self.batch.src))
         )
-        return "".join(pairs)
 
 
 def _map_html(shown: HeadMap) -> str:
@@ -368,7 +368,7 @@ def translated(model: Seq2Seq, src: Tensor, target_growth: int) -> Batch:
 
     A row of tgt_out without EOS was cut off at the limit of decoding.
     """
-    tgt_out = greedy(model, src, target_growth).tokens
+    tgt_out = search(model, src, target_growth).tokens
     start = tgt_out.new_full((len(tgt_out), 1), BOS_ID)
     tgt_in = torch.cat((start, tgt_out[:, :-1].masked_fill(tgt_out[:, :-1] == EOS_ID, PAD_ID)), 1)
     return Batch(src, tgt_in.masked_fill(tgt_out == PAD_ID, PAD_ID), tgt_out)

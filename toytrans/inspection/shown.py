@@ -154,21 +154,19 @@ class InspectedBatch:
 
     def _repr_html_(self) -> str:
         """The three masks of each pair: queries down, keys across."""
-        return "".join(
-            html_beside(
-                f"pair {row + 1}, {self.weights}; queries down, keys across",
-                (self._mask_html(name, row) for name in ATTENTIONS),
-            )
-            for row in range(len(self.batch.src))
-        )
-
-    def _mask_html(self, name: str, row: int) -> str:
-        queries, keys = self.tokens(name, row)
-        cells = [
-            [Cell(mark, says, COLOURS.get(mark, WRONG)) for mark, says in line]
-            for line in self.cells(name, row)
-        ]
-        return html_table(ATTENTIONS[name], keys, zip(queries, cells, strict=True))
+        pairs = []
+        for row in range(len(self.batch.src)):
+            grids = []
+            for name, title in ATTENTIONS.items():
+                queries, keys = self.tokens(name, row)
+                cells = [
+                    [Cell(mark, says, COLOURS.get(mark, WRONG)) for mark, says in line]
+                    for line in self.cells(name, row)
+                ]
+                grids.append(html_table(title, keys, zip(queries, cells, strict=True)))
+            title = f"pair {row + 1}, {self.weights}; queries down, keys across"
+            pairs.append(html_beside(title, grids))
+        return "".join(pairs)
 
 
 def fresh(make: Callable[[], Transformer], seed: int) -> Transformer:

@@ -1,19 +1,22 @@
-"""The model of a config, and the refusal where a command needs the transformer."""
+"""The model of a config: the transformer, or a model of the user's."""
 
-from toytrans.config.schema import ModelConfig
+import torch
+from torch import Tensor, nn
+
+from toytrans import user_code
+from toytrans.config.schema import MOST_PARAMETERS, ModelConfig
 from toytrans.errors import UserError
-from toytrans.model.own import own_model
+from toytrans.model.initialisation import count_parameters
 from toytrans.model.seq2seq import Seq2Seq
 from toytrans.model.transformer import Transformer
-from toytrans.tokens import Vocabulary
-from toytrans.user_code import shown
+from toytrans.tokens import BOS_ID, EOS_ID, PAD_ID, Vocabulary
 
 
 def build(model: ModelConfig, vocabulary: Vocabulary) -> Seq2Seq:
     """A transformer with fresh weights, and with manual backward if the config asks for it; or the
     user's own model. Raises UserError."""
     if model.class_ is not None:
-        return own_model(model, vocabulary)
+        return own_model(model, model.class_, len(vocabulary))
     transformer = Transformer(model, vocabulary)
     if model.backward == "by_hand":
         from toytrans.model.manual_backward.layers import use_manual_backward
@@ -26,7 +29,67 @@ def as_transformer(model: Seq2Seq) -> Transformer:
     """A model, for whoever asks for its layers. Raises UserError for one that is no transformer."""
     if not isinstance(model, Transformer):
         raise UserError(
-            f"{shown(model.config.class_ or '')}: a model of your own, whose layers this command "
-            "does not know; train, eval, translate and check do without"
+            f"{user_code.shown(model.config.class_ or '')}: a model of your own, whose layers this "
+            "command does not know; train, eval, translate and check do without"
         )
     return model
+
+
+def own_model(config: ModelConfig, reference: str, size: int) -> Seq2Seq:
+    """What a reference names, made as MyModel(config, size) and tried out on two pairs. A module
+    that is no `Seq2Seq` is adapted. Weights and random states are those of its constructor.
+
+    size: of the vocabulary
+    Raises UserError.
+    """
+    name, made = user_code.shown(reference), user_code.construct(reference, config, size)
+    if not isinstance(made, nn.Module):
+        raise UserError(f"{name}: is no torch.nn.Module")
+    model = made if isinstance(made, Seq2Seq) else OwnModel(config, made, name, size)
+    src = torch.tensor([[3, EOS_ID], [EOS_ID, PAD_ID]]).clamp(max=size - 1)
+    first = torch.full((2, 1), BOS_ID)
+    asked = "forward(src, tgt_in)"
+    try:
+        with torch.random.fork_rng(devices=[]), torch.no_grad():
+            _check_shape(model.eval()(src, first), (2, 1, size), f"{name}: {asked}")
+            if model.decodes_from_a_state:
+                asked = "start_decoding(src, places).next_logits(tokens)"
+                logits = model.start_decoding(src, 1).next_logits(first)
+                _check_shape(logits, (2, 1, size), f"{name}: {asked}")
+    except UserError:
+        raise
+    except user_code.RAISED as error:
+        raise UserError(f"{name}: {asked} fails: {user_code.failure(error, reference)}") from None
+    parameters = count_parameters(model)
+    if not 0 < parameters <= MOST_PARAMETERS:
+        raise UserError(f"{name}: {parameters:,} parameters; a model has 1 to {MOST_PARAMETERS:,}")
+    return model.train()
+
+
+class OwnModel(Seq2Seq):
+    """Any module whose forward takes src (B, S) and tgt_in (B, T) to logits (B, T, V)."""
+
+    def __init__(self, config: ModelConfig, inner: nn.Module, name: str, size: int) -> None:
+        super().__init__(config)
+        self.inner, self.name, self.size = inner, name, size
+
+    def forward(self, src: Tensor, tgt_in: Tensor) -> Tensor:
+        """Teacher-forced logits: src (B, S), tgt_in (B, T) ids -> (B, T, V). Raises UserError.
+
+        Rows of pads, which fill a batch up, are not asked: attention to no key at all may be NaN.
+        """
+        real = (src != PAD_ID).any(1)
+        real[:1] |= ~real.any()  # at least one row, so that there are gradients
+        logits = self.inner(src[real], tgt_in[real])
+        asked = f"{self.name}: forward(src, tgt_in)"
+        _check_shape(logits, (int(real.sum()), tgt_in.shape[1], self.size), asked)
+        whole: Tensor = logits.new_zeros(*tgt_in.shape, self.size)
+        whole[real] = logits
+        return whole
+
+
+def _check_shape(logits: Tensor, wanted: tuple[int, ...], asked: str) -> None:
+    """Raise UserError where a model gives something else than logits of a shape."""
+    if not isinstance(logits, Tensor) or logits.shape != wanted:
+        shape = tuple(logits.shape) if isinstance(logits, Tensor) else type(logits).__name__
+        raise UserError(f"{asked} gives {shape}; expected logits (B, T, V), here {wanted}")

@@ -29,9 +29,8 @@ class AttentionContext:
         visible = has_visible_key(mask)
         if mask.device.type == "cuda":
             return AttentionContext(mask, for_kernel(mask, visible, dtype), visible, distances)
-        # reading a value would make a device wait, and break a compiled graph
-        can_read = mask.device.type == "cpu" and not torch.compiler.is_compiling()
-        all_visible = can_read and bool(visible.all())
+        # reading a value would make another device wait
+        all_visible = mask.device.type == "cpu" and bool(visible.all())
         numbers = additive(mask, torch.promote_types(dtype, torch.float32))
         return AttentionContext(mask, numbers, None if all_visible else visible, distances)
 

@@ -19,9 +19,10 @@ from torch import Tensor, distributed, nn
 
 from toytrans.data.batches import Batch
 from toytrans.data.hashing import key_of
-from toytrans.data.pairs import Pairs
+from toytrans.data.pairs import DataFacts, Pairs
 from toytrans.errors import UserError
-from toytrans.evaluation import Scores
+from toytrans.evaluation import Scores, evaluate
+from toytrans.model.seq2seq import Seq2Seq
 from toytrans.training.signals import handled_by
 
 T = TypeVar("T")
@@ -53,10 +54,6 @@ class DistributedContext:
         """The rows of a global batch that this process trains on."""
         return batch if self.size == 1 else batch.shard(self.rank, self.size)
 
-    def shard_pairs(self, pairs: Pairs) -> Pairs:
-        """The pairs that this process measures."""
-        return pairs if self.size == 1 else pairs.take(slice(self.rank, None, self.size))
-
     def share(self, model: nn.Module) -> None:
         """Give the model of every process the weights of rank 0."""
         if self.size > 1:
@@ -76,9 +73,10 @@ class DistributedContext:
             summed = self.sum(nn.utils.parameters_to_vector(gradients))
             nn.utils.vector_to_parameters(summed, gradients)
 
-    def all_scores(self, scores: Scores) -> Scores:
-        """The scores of all processes together."""
-        first, *others = self.gather(scores)
+    def evaluate(self, model: Seq2Seq, pairs: Pairs, facts: DataFacts) -> Scores:
+        """The scores of pairs, of which each process measures some."""
+        own = pairs if self.size == 1 else pairs.take(slice(self.rank, None, self.size))
+        first, *others = self.gather(evaluate(model, own, facts))
         return sum(others, first)
 
     def seed(self, seed: int, step: int) -> None:

@@ -23,7 +23,6 @@ from toytrans.config.schema import Config
 from toytrans.data.batches import Batch, largest_batch, training_batches
 from toytrans.data.pairs import Dataset, Pairs, all_pairs
 from toytrans.errors import UserError, ran_out_of_memory
-from toytrans.evaluation import evaluate
 from toytrans.training.checkpoint import (
     CHECKPOINTS,
     Checkpoint,
@@ -309,9 +308,9 @@ class Trainer:
     def _evaluate(self) -> Record:
         """Measure the validation data, and record whether this step is the best so far."""
         if self._valid is None:
-            self._valid = self.context.shard_pairs(all_pairs(self.dataset, "valid"))
-        own = evaluate(self.model, self._valid, self.dataset.facts)
-        counts, progress = self.context.all_scores(own).summary(), self.progress
+            self._valid = all_pairs(self.dataset, "valid")
+        scores = self.context.evaluate(self.model, self._valid, self.dataset.facts)
+        counts, progress = scores.summary(), self.progress
         progress.evaluations_since_best += 1
         match, loss = counts["exact_match"], counts["loss"]
         best_loss = math.inf if progress.best_loss is None else progress.best_loss

@@ -6,9 +6,8 @@ from conftest import VOCABULARY, model_of
 
 from toytrans.model.attention import eager_attention
 from toytrans.model.backends import cpu
-from toytrans.model.backends.cpu import leave_products_to_onednn
 from toytrans.model.context import AttentionContext
-from toytrans.model.decoding import greedy
+from toytrans.model.decoding import search
 
 
 @pytest.mark.parametrize("keys", [7, 20])
@@ -56,31 +55,6 @@ def test_the_cpu_backend_drops_the_same_weights_forwards_and_backwards():
     assert not torch.allclose(found[0][0], undropped)
 
 
-def test_products_of_few_queries_are_not_onednns(monkeypatch):
-    """In inference, where all others are; nothing is changed where torch was left alone."""
-    bmm, seen = torch.bmm, []
-
-    def noted(*operands: torch.Tensor) -> torch.Tensor:
-        seen.append(torch.get_float32_matmul_precision())
-        return bmm(*operands)
-
-    monkeypatch.setattr(torch, "bmm", noted)
-    for onednn, expected in ((False, ["highest"] * 4), (True, ["highest"] * 2 + ["medium"] * 2)):
-        leave_products_to_onednn(onednn)
-        before = torch.get_float32_matmul_precision()
-        seen.clear()
-        with torch.no_grad():
-            for queries in (1, 9):
-                cpu.attend(
-                    torch.randn(1, 2, queries, 5),
-                    torch.randn(1, 2, 9, 5),
-                    torch.randn(1, 2, 9, 5),
-                    AttentionContext(),
-                )
-        assert seen == expected
-        assert torch.get_float32_matmul_precision() == before
-
-
 def test_a_programs_own_choice_of_products_is_no_error():
     """Made by torch's newer settings, after which its older ones cannot be read."""
     chosen, model = torch.backends.cuda.matmul, model_of(VOCABULARY).eval()
@@ -88,6 +62,6 @@ def test_a_programs_own_choice_of_products_is_no_error():
     try:
         with pytest.raises(RuntimeError, match="precision"):
             torch.get_float32_matmul_precision()
-        assert len(greedy(model, torch.tensor([[1, 5, 6, 2]])).tokens) == 1
+        assert len(search(model, torch.tensor([[1, 5, 6, 2]])).tokens) == 1
     finally:
         chosen.fp32_precision = before

@@ -65,27 +65,3 @@ def test_sdpa_drops_weights_at_the_rate_and_makes_up_for_it():
     kept = context[1:][context[1:] != 0]
     assert torch.allclose(kept, torch.tensor(1 / 50 / 0.7))
     assert kept.numel() / context[1:].numel() == pytest.approx(0.7, abs=0.01)
-
-
-@pytest.mark.parametrize("masked", [True, False])
-def test_cudnn_is_never_chosen_and_flash_only_without_a_mask(monkeypatch, masked):
-    """It plans anew for each shape of a batch."""
-    mask = torch.ones(2, 1, 1, 7, dtype=torch.bool)
-    context = of_gpu(mask, torch.float32) if masked else AttentionContext()
-    attention, allowed = torch.nn.functional.scaled_dot_product_attention, []
-
-    def seen(*arguments, **options):
-        allowed.append(
-            {
-                name
-                for name in ("flash", "mem_efficient", "math", "cudnn")
-                if getattr(torch.backends.cuda, f"{name}_sdp_enabled")()
-            }
-        )
-        return attention(*arguments, **options)
-
-    monkeypatch.setattr(torch.nn.functional, "scaled_dot_product_attention", seen)
-    assert torch.backends.cuda.cudnn_sdp_enabled(), "as torch comes"
-    sdpa.attend(torch.randn(2, 3, 7, 5), torch.randn(2, 3, 7, 5), torch.randn(2, 3, 7, 5), context)
-    assert allowed == [{"mem_efficient", "math"} | (set() if masked else {"flash"})]
-    assert torch.backends.cuda.cudnn_sdp_enabled(), "put back"

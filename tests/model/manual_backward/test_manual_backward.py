@@ -1,6 +1,5 @@
 """Backward by hand: every pair of functions, and models that are trained on them."""
 
-import math
 from pathlib import Path
 from typing import get_args
 
@@ -13,8 +12,8 @@ from toytrans.config.schema import TrainConfig
 from toytrans.data.batches import Batch
 from toytrans.data.open import open_dataset
 from toytrans.model import backends
-from toytrans.model.decoding import greedy
-from toytrans.model.manual_backward import functions, gradients, layers
+from toytrans.model.decoding import search
+from toytrans.model.manual_backward import gradients, layers
 from toytrans.model.transformer import Transformer
 from toytrans.training.faults import build_model, objective_of
 from toytrans.training.run import RunFolder, create_run
@@ -37,19 +36,18 @@ VARIANTS = [
 ]
 
 
-def cases(seed: int) -> list[gradients.GradientCase]:
-    draw = torch.Generator().manual_seed(seed)
-    return [*gradients.layers(draw), *gradients.attentions(draw), *gradients.losses(draw)]
+def cases(seed: int) -> list[gradients.Case]:
+    return list(gradients.cases(torch.Generator().manual_seed(seed)))
 
 
-@pytest.mark.parametrize("number", range(len(cases(0))), ids=[c.operation for c in cases(0)])
+@pytest.mark.parametrize("number", range(len(cases(0))), ids=[c.title for c in cases(0)])
 def test_gradcheck_of_every_pair(number):
     """Against finite differences, as functions of autograd."""
     case = cases(7)[number]
     given = [x.clone().requires_grad_() for x in case.inputs.values()]
-    small = "small" in case.operation  # x near 0.001, so a smaller step; gradients near 1000
+    small = "small" in case.title  # x near 0.001, so a smaller step; gradients near 1000
     assert torch.autograd.gradcheck(
-        lambda *inputs: layers.run(*case.pair, *inputs, *case.settings),
+        lambda *inputs: layers.run(case.name, *inputs, *case.settings),
         given,
         eps=1e-9 if small else 1e-6,
         rtol=1e-3,
@@ -57,50 +55,16 @@ def test_gradcheck_of_every_pair(number):
     )
 
 
-def test_no_autograd_inside(monkeypatch):
-    called = []
-    monkeypatch.setattr(torch.autograd, "grad", lambda *a, **k: called.append(a))
-    monkeypatch.setattr(torch.autograd, "backward", lambda *a, **k: called.append(a))
-    for case in cases(0):
-        forward, derived = case.pair
-        with torch.no_grad():
-            given = [x.requires_grad_() for x in case.inputs.values()]
-            output, needed = forward(*given, *case.settings)
-            found = derived(torch.ones_like(output), needed)
-        assert not called, "autograd was asked"
-        assert output.grad_fn is None
-        assert all(each is None or not each.requires_grad for each in found)
-
-
-def test_softmax_of_two_by_hand():
-    """w = (1/4, 3/4); diag(w) - w w^T = 3/16 [[1, -1], [-1, 1]], so G = (1, 0) gives the first
-    column, where w (1 - w) would give 3/16 and 0."""
-    weights, needed = functions.softmax(torch.tensor([[0.0, math.log(3)]]).double())
-    assert weights[0].tolist() == pytest.approx([1 / 4, 3 / 4])
-    (found,) = functions.softmax_backward(torch.tensor([[1.0, 0]]).double(), needed)
-    assert found[0].tolist() == pytest.approx([3 / 16, -3 / 16])
-
-
 def test_queries_that_see_nothing_have_no_gradient_and_no_nan():
-    case = next(case for case in cases(0) if case.operation == "attention")
+    case = next(case for case in cases(0) if case.title == "attention")
     _, has_visible_key = case.settings
-    forward, derived = case.pair
-    output, needed = forward(*case.inputs.values(), *case.settings)
-    d_q, *others = derived(torch.ones_like(output), needed)
+    output, derived = case.ours()
+    d_q, *others = derived(torch.ones_like(output))
     closed = ~has_visible_key.expand(*output.shape[:3], 1)[..., 0]
     assert closed.any() and not closed.all()
     assert (output[closed] == 0).all() and (d_q[closed] == 0).all()
     assert (d_q[~closed] != 0).any()
     assert all(each.isfinite().all() for each in (d_q, *others))
-
-
-def test_an_equal_row_has_a_gradient_through_layer_norm():
-    """The variance is 0: epsilon alone keeps the division finite."""
-    x, one = torch.full((1, 5), 3.0).double(), torch.ones(5).double()
-    _, needed = functions.layer_norm(x, one, 0 * one, 1e-5)
-    d_x, *_ = functions.layer_norm_backward(torch.eye(5).double()[:1], needed)
-    expected = (torch.eye(5).double()[0] - 0.2) / math.sqrt(1e-5)
-    assert torch.allclose(d_x[0], expected, rtol=1e-12)
 
 
 def pair_of_models(fault=None, **model) -> list[Transformer]:
@@ -149,7 +113,7 @@ def test_autograd_is_left_with_glue_alone(variant):
     loss = objective_of(None, "by_hand").loss(ours(SRC, TGT_IN), TGT_OUT, 0.1)
     glue = "Add Mul Sum View UnsafeView Reshape Permute Transpose T Slice Unbind Clone Expand "
     glue += "ConstantPadNd Unsqueeze Cat AliasBackward0"
-    allowed = {*glue.split(), "torch::autograd::AccumulateGrad", "_Pair"}
+    allowed = {*glue.split(), "torch::autograd::AccumulateGrad", "_Operation"}
     assert nodes(loss) <= allowed, nodes(loss) - allowed
     theirs = nodes(objective_of(None).loss(autograd(SRC, TGT_IN), TGT_OUT, 0.1))
     assert {"NativeLayerNorm", "Embedding", "NllLoss"} <= theirs
@@ -166,7 +130,7 @@ def test_weights_keep_their_names_and_load_either_way():
     for model in (autograd.eval(), ours.eval()):
         model.requires_grad_(False)
     assert torch.allclose(autograd(SRC, TGT_IN), ours(SRC, TGT_IN), rtol=0, atol=1e-12)
-    assert torch.equal(greedy(autograd, SRC).tokens, greedy(ours, SRC).tokens)
+    assert torch.equal(search(autograd, SRC).tokens, search(ours, SRC).tokens)
 
 
 @pytest.mark.parametrize("fault", get_args(FaultName))

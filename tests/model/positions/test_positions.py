@@ -8,8 +8,8 @@ from anchor_formulas import anchored_bias
 from conftest import VOCABULARY, model_of
 
 from toytrans.errors import UserError
+from toytrans.model.positions.absolute import sinusoids
 from toytrans.model.positions.relative import DistanceBias, for_gradients
-from toytrans.model.positions.sinusoidal import sinusoids
 from toytrans.tokens import BOS_ID, EOS_ID, PAD_ID
 
 

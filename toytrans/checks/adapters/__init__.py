@@ -61,8 +61,6 @@ def _require_right(known: dict[str, Any]) -> None:
     for name in IDS:
         if size is not None and known.get(name, -1) >= size:
             raise UserError(f"{name} {known[name]} is not below vocabulary_size {size}")
-    if known.get("pad_side", "right") not in ("right", "left"):
-        raise UserError(f"pad_side {known['pad_side']!r}: give 'right' or 'left'")
     scale = known.get("scale", 1)
     if not isinstance(scale, int | float) or isinstance(scale, bool) or not 0 < scale < math.inf:
         raise UserError(f"scale {scale!r}: give the number, above 0, that multiplies q k")

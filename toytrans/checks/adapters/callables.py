@@ -1,15 +1,14 @@
 """Any callable as a model under check: what can be detected in it, and what was given."""
 
+import re
 from inspect import Parameter
 from typing import Any, get_args
 
 import torch
 from torch import nn
 
-from toytrans.checks.adapters.wrapper import refuse_more_than_ids
 from toytrans.checks.batch import apart, largest
-from toytrans.checks.copies import copy_of
-from toytrans.checks.subject import BY_PLACE, RAISED, Adapter, Facts, Kind, arguments
+from toytrans.checks.subject import BY_PLACE, RAISED, Adapter, Facts, Kind, arguments, copy_of
 from toytrans.errors import UserError
 
 
@@ -34,6 +33,8 @@ def of_callable(
             "toytrans.checks.adapters.TorchTransformer(model, source embedding, target embedding, "
             "output layer), or a module of your own around it"
         )
+    if isinstance(model, nn.Module) and any(map(nn.parameter.is_lazy, model.parameters())):
+        raise UserError(f"{type(model).__name__} has lazy layers without sizes; call it once first")
     refuse_more_than_ids(model, known["pad_id"])
     kinds = [parameter.kind for parameter in arguments(model)]
     takes_one = sum(kind in BY_PLACE for kind in kinds) == 1
@@ -48,8 +49,6 @@ def of_callable(
     own = {"name": name, "time_first": batch_first is False}
     facts = Facts(**{"decoding_start": known.get("start_id")} | known | own)
     made = Adapter(model, facts, **hands)
-    if facts.pad_side is None and made.maker is not None and _pads_before(made):
-        made = made.on(model, made.embeddings, pad_side="left")
     first = _rows_are_apart(made)
     if batch_first is None and not first:
         turned = made.on(model, made.embeddings, time_first=True)
@@ -59,16 +58,6 @@ def of_callable(
         equal = made.on(model, made.embeddings, equal_lengths=True)
         return made if _rows_are_apart(equal) is None else equal
     return made
-
-
-def _pads_before(tested: Adapter) -> bool:
-    """Whether a batch maker pads targets on the left."""
-    pad, symbols = tested.facts.pad_id, tested.facts.symbols()
-    try:
-        _, tgt_in, _ = tested.batch([(symbols[:1], symbols[:1]), (symbols[:1], symbols[:1] * 4)])
-    except RAISED:  # whatever a batch maker raises: it is raised again when it is asked
-        return False
-    return bool(tgt_in[0, 0] == pad) and not bool(tgt_in[0, -1] == pad)
 
 
 @torch.no_grad()
@@ -90,3 +79,70 @@ def _rows_are_apart(tested: Adapter) -> bool | None:
     moved = largest(apart(after[1:], before[1:]).nan_to_num(0.0, 0.0, 0.0))
     size = largest(before.nan_to_num(0.0, 0.0, 0.0).clamp(-1e4, 1e4))
     return moved <= 1e-4 * max(size, 1e-30)
+
+
+# A ready wrapper for a model whose `forward` takes more than ids --------------------------------
+
+MORE = re.compile(
+    r"(masks?|(^|_)(pad|padding|lens?|lengths?|bias|pos|positions?|causal|cache|states?))(_|$)",
+    re.IGNORECASE,
+)
+"""Words in names of what is no ids; tgt_padded and tgt_masked are ids."""
+
+TARGET = re.compile(r"tgt|trg|target|dec|future|causal|look|subsequent", re.IGNORECASE)
+CROSS = re.compile(r"mem|cross|enc_dec|dec_enc", re.IGNORECASE)
+
+
+class MoreThanIds(UserError):
+    """A model must be given more than ids. wrapper: code that does so."""
+
+    def __init__(self, message: str, wrapper: str) -> None:
+        super().__init__(f"{message}\n\n{wrapper}")
+        self.message, self.wrapper = message, wrapper
+
+
+def refuse_more_than_ids(model: Any, pad_id: int) -> None:
+    """Raises MoreThanIds where a model must be given more than ids."""
+    variadic = (Parameter.VAR_POSITIONAL, Parameter.VAR_KEYWORD)
+    needed = [p for p in arguments(model) if p.default is p.empty and p.kind not in variadic]
+    ids = [p.name for p in needed if p.kind is not p.KEYWORD_ONLY and not MORE.search(p.name)][:2]
+    more = [p for p in needed if p.name not in ids]
+    if not ids or not more:
+        return
+    name = getattr(model, "__name__", type(model).__name__)
+    passed = [f"{p.name}={p.name}" if p.kind is p.KEYWORD_ONLY else p.name for p in needed]
+    blocks = any("padding" in p.name for p in more)
+    lines = [
+        "class Asked(torch.nn.Module):",
+        "    def __init__(self, model):",
+        "        super().__init__()",
+        "        self.model = model",
+        "",
+        f"    def forward(self, {', '.join(ids)}):",
+        *(f"        {p.name} = {_made(p.name, ids, pad_id, blocks)}" for p in more),
+        f"        return self.model({', '.join(passed)})",
+    ]
+    meaning = "True = blocked, as torch's layers want it" if blocks else "True = may look"
+    raise MoreThanIds(
+        f"{name} takes {', '.join(p.name for p in more)} beside ids, and check gives it ids alone: "
+        f"give Asked(model), in which {meaning}; turn a mask round where your layers want the "
+        "opposite",
+        "\n".join(lines),
+    )
+
+
+def _made(name: str, ids: list[str], pad_id: int, blocks: bool) -> str:
+    """A line that makes an argument from the ids."""
+    is_target = bool(TARGET.search(name)) and not CROSS.search(name)
+    of = ids[-1] if is_target or len(ids) == 1 else ids[0]
+    square = f"torch.ones(2 * {of}.shape[1:]).bool()"
+    if re.search("len", name, re.IGNORECASE):
+        return f"({of} != {pad_id}).sum(1)  # (B,)"
+    if re.search("padding", name, re.IGNORECASE):
+        return f"{of} == {pad_id}  # (B, L)"
+    if not re.search("mask|pad|causal", name, re.IGNORECASE):
+        return "...  # what your training passes"
+    if blocks:
+        return f"{square}.triu(1)  # (L, L)" if is_target else "None"
+    pads = f"({of} != {pad_id})[:, None, None]"
+    return f"{pads} & {square}.tril()  # (B, 1, L, L)" if is_target else f"{pads}  # (B, 1, 1, L)"

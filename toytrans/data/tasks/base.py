@@ -5,6 +5,7 @@ A task works on symbols numbered from 0; `TaskPairs` turns them into ids and dea
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from statistics import NormalDist
 
 import torch
 from torch import Tensor
@@ -27,6 +28,13 @@ LONG_ENOUGH = 14
 MOST_TRIES = 600
 """Sources that are drawn for one pair before the task is refused: one in 16 should do."""
 
+ZIPF_EXPONENT = 1.3
+"""The k-th most frequent symbol of a sentence has a share in proportion to k^-ZIPF_EXPONENT."""
+
+_WHOLE = 2**53
+"""Numbers below it are looked up in a table of cumulative shares. The table too has whole numbers,
+so that draws are the same on every device."""
+
 
 def numbers(symbols: int, seed: int) -> Vocabulary:
     return Vocabulary(tuple(str(k) for k in range(symbols)))
@@ -40,6 +48,31 @@ def uniform_length(keys: Tensor, span: tuple[int, int]) -> Tensor:
 def uniform_symbols(keys: Tensor, shape: Tensor, symbols: int) -> Sequences:
     length = shape[:, 0]
     return draw(keys, longest_of(length), symbols), length
+
+
+def normal_length(keys: Tensor, span: tuple[int, int]) -> Tensor:
+    """Lengths (N, 1) around half of the span's end, a tenth of it their standard deviation.
+
+    A normal number is rounded up, and what falls outside the span goes to its nearer end.
+    """
+    low, high = span
+    normal = NormalDist(high / 2, max(high, 1) / 10)
+    shares = torch.tensor([normal.cdf(n) for n in range(low, high)], dtype=torch.float64)
+    return low + _looked_up(draw(keys, 1, _WHOLE), shares)
+
+
+def zipf_symbols(keys: Tensor, shape: Tensor, symbols: int) -> Sequences:
+    """Symbols in the order of their frequency, 0 the most frequent; shape (N, 1) holds lengths."""
+    length = shape[:, 0]
+    shares = torch.arange(1, symbols + 1, dtype=torch.float64).pow(-ZIPF_EXPONENT).cumsum(0)
+    numbers = draw(keys, longest_of(length), _WHOLE)
+    return _looked_up(numbers, (shares / shares[-1])[:-1]), length
+
+
+def _looked_up(numbers: Tensor, shares: Tensor) -> Tensor:
+    """How many of the cumulative shares (fp64, ascending) each number, a share of 2^53, reaches."""
+    table = (shares * _WHOLE).long().to(numbers.device)
+    return torch.searchsorted(table, numbers, right=True)
 
 
 def power(symbols: int, length: int) -> int:

@@ -1,7 +1,6 @@
 """Attention on a CPU in few passes over memory, its gradient written by hand."""
 
-import contextlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -14,8 +13,8 @@ from toytrans.model.context import AttentionContext
 
 
 def fits(q: Tensor, context: AttentionContext, cap: float) -> bool:
-    """Any attention on a CPU, outside a compiled graph."""
-    return q.device.type == "cpu" and not torch.compiler.is_compiling()
+    """Any attention on a CPU."""
+    return q.device.type == "cpu"
 
 
 def attend(
@@ -34,10 +33,17 @@ def attend(
     """
     scale = q.shape[-1] ** -0.5 if scale is None else scale
     given = q, k, v, context.additive, bias, context.has_visible_key
-    if not torch.is_grad_enabled():
-        with _library_for(q.shape[2]):
-            return _forward(*given, scale, cap, dropout, in_place=True)[0]
-    return _CpuAttention.apply(*given, scale, cap, dropout)  # type: ignore[no-untyped-call]
+    if torch.is_grad_enabled():
+        return _CpuAttention.apply(*given, scale, cap, dropout)  # type: ignore[no-untyped-call]
+    # oneDNN copies its operands into a layout of its own, which costs more than a few queries gain
+    without_onednn = _onednn_multiplies and q.shape[2] <= 8
+    if without_onednn:
+        leave_products_to_onednn(False)
+    try:
+        return _forward(*given, scale, cap, dropout, in_place=True)[0]
+    finally:
+        if without_onednn:
+            leave_products_to_onednn(True)
 
 
 _onednn_multiplies = False
@@ -60,20 +66,6 @@ def products_as_they_are() -> Callable[[], None]:
         torch.set_float32_matmul_precision(setting)
 
     return put_back
-
-
-@contextlib.contextmanager
-def _library_for(queries: int) -> Iterator[None]:
-    """Products of a few queries, as in decoding, are quicker without oneDNN, which copies its
-    operands into a layout of its own."""
-    if queries > 8 or not _onednn_multiplies:
-        yield
-        return
-    leave_products_to_onednn(False)
-    try:
-        yield
-    finally:
-        leave_products_to_onednn(True)
 
 
 def _forward(

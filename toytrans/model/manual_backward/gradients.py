@@ -4,7 +4,7 @@ Sizes are distinct primes, so that swapped axes cannot pass. Masks have pads and
 visible key.
 """
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -12,7 +12,6 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from toytrans.config.names import Backward
 from toytrans.config.schema import ModelConfig
 from toytrans.model.attention import Attention, eager_attention
 from toytrans.model.build import build
@@ -56,24 +55,26 @@ class Comparison(NamedTuple):
         return self._asdict() | {"shape": list(self.shape), "passed": self.passed}
 
 
-Pair = tuple[Callable[..., Any], Callable[..., Any]]
-"""An operation of `functions` and its backward function."""
-
-
-class GradientCase(NamedTuple):
+class Case(NamedTuple):
     """One operation on one set of numbers.
 
-    pair: the manual forward and backward functions.
+    name: of its function in `functions`.
     theirs: the same operation in torch.
     inputs: the first arguments of both, by name; they have gradients.
     settings: the remaining arguments.
     """
 
-    operation: str
-    pair: Pair
+    title: str
+    name: str
     theirs: Callable[..., Tensor]
     inputs: dict[str, Tensor]
-    settings: Sequence[Any] = ()
+    settings: tuple[Any, ...] = ()
+
+    def ours(self) -> tuple[Tensor, Callable[[Tensor], tuple[Tensor, ...]]]:
+        """The output, and what makes its gradient those of the inputs."""
+        output, saved = getattr(functions, self.name)(*self.inputs.values(), *self.settings)
+        backward = getattr(functions, f"{self.name}_backward")
+        return output, lambda gradient: backward(gradient, saved)
 
 
 def compare(seeds: int, follow: Callable[[str], None] = lambda _: None) -> list[Comparison]:
@@ -84,26 +85,10 @@ def compare(seeds: int, follow: Callable[[str], None] = lambda _: None) -> list[
     runs = []
     for seed in range(seeds):
         follow(f"seed {seed + 1} of {seeds}")
-        runs.append(list(_compare_seed(seed)))
-    return [_worst(same) for same in zip(*runs, strict=True)]
-
-
-def compare_case(case: GradientCase, draw: torch.Generator) -> Iterator[Comparison]:
-    """Compare the output, and each input's gradient for a random gradient of the output."""
-    forward, backward = case.pair
-    inputs = list(case.inputs.values())
-    with torch.no_grad():
-        output, needed = forward(*inputs, *case.settings)
-        gradient = torch.randn(output.shape, dtype=output.dtype, generator=draw)
-        ours = backward(gradient, needed)
-    given = [each.detach().requires_grad_() for each in inputs]
-    expected = case.theirs(*given, *case.settings)
-    theirs = torch.autograd.grad(expected, given, gradient)
-    names = (OUTPUT, *case.inputs)
-    for name, one, other in zip(names, (output, *ours), (expected, *theirs), strict=True):
-        assert one.shape == other.shape, (case.operation, name, one.shape, other.shape)
-        shape = tuple(other.shape)
-        yield Comparison(case.operation, name, shape, *difference(one, other.detach()))
+        draw = torch.Generator().manual_seed(seed)
+        found = [each for case in list(cases(draw)) for each in _compare_case(case, draw)]
+        runs.append([*found, *_compare_model(seed)])
+    return [_worst(list(same)) for same in zip(*runs, strict=True)]
 
 
 def difference(ours: Tensor, theirs: Tensor) -> tuple[float, float]:
@@ -112,72 +97,66 @@ def difference(ours: Tensor, theirs: Tensor) -> tuple[float, float]:
     return float(largest), float(largest / theirs.abs().max())
 
 
-def _compare_seed(seed: int) -> Iterator[Comparison]:
-    draw = torch.Generator().manual_seed(seed)
-    for case in (*layers(draw), *attentions(draw), *losses(draw)):
-        yield from compare_case(case, draw)
-    yield from _whole_model(seed)
-
-
-def _worst(same: Sequence[Comparison]) -> Comparison:
-    numbers = torch.tensor([[each.absolute, each.relative] for each in same], dtype=torch.float64)
+def _worst(same: list[Comparison]) -> Comparison:
+    numbers = torch.tensor([each[-2:] for each in same], dtype=torch.float64)
     absolute, relative = numbers.amax(0).tolist()  # NaN, if there is one
     return same[0]._replace(absolute=absolute, relative=relative)
 
 
-def layers(draw: torch.Generator) -> Iterator[GradientCase]:
-    """Operations on each place alone."""
-    numbers = _numbers(draw)
+@torch.no_grad()
+def _compare_case(case: Case, draw: torch.Generator) -> list[Comparison]:
+    """Compare the output, and each input's gradient for a random gradient of the output."""
+    output, backward = case.ours()
+    gradient = torch.randn(output.shape, dtype=output.dtype, generator=draw)
+    given = [each.detach().requires_grad_() for each in case.inputs.values()]
+    with torch.enable_grad():
+        expected = case.theirs(*given, *case.settings)
+    pairs = {OUTPUT: (output, expected)}
+    theirs = torch.autograd.grad(expected, given, gradient)
+    pairs |= dict(zip(case.inputs, zip(backward(gradient), theirs, strict=True), strict=True))
+    found = []
+    for name, (one, other) in pairs.items():
+        assert one.shape == other.shape, (case.title, name, one.shape, other.shape)
+        found.append(Comparison(case.title, name, tuple(one.shape), *difference(one, other)))
+    return found
+
+
+def cases(draw: torch.Generator) -> Iterator[Case]:
+    """Every operation of `functions`."""
+    numbers = partial(torch.randn, dtype=torch.float64, generator=draw)
     x = {"x": numbers(B, TQ, IN)}
-    dense = {"weight": numbers(OUT, IN), "bias": numbers(OUT)}
-    yield GradientCase("linear", (functions.linear, functions.linear_backward), F.linear, x | dense)
-    norm: Pair = functions.layer_norm, functions.layer_norm_backward
+    yield Case("linear", "linear", F.linear, x | {"weight": numbers(OUT, IN), "bias": numbers(OUT)})
     scales = {"weight": numbers(IN), "bias": numbers(IN)}
-    yield GradientCase("LayerNorm", norm, _torchs_norm, x | scales, (1e-5,))
+    yield Case("LayerNorm", "layer_norm", _torchs_norm, x | scales, (1e-5,))
     small = {"x": 1e-3 * x["x"]}  # so that epsilon, not the variance, decides
-    yield GradientCase("LayerNorm, small x", norm, _torchs_norm, small | scales, (1e-5,))
-    yield GradientCase("ReLU", (functions.relu, functions.relu_backward), F.relu, x)
-    yield GradientCase("GELU", (functions.gelu, functions.gelu_backward), F.gelu, x)
-    tanh: Pair = functions.gelu_tanh, functions.gelu_tanh_backward
-    yield GradientCase("GELU, tanh form", tanh, partial(F.gelu, approximate="tanh"), x)
-    yield GradientCase(
-        "softmax", (functions.softmax, functions.softmax_backward), partial(F.softmax, dim=-1), x
-    )
+    yield Case("LayerNorm, small x", "layer_norm", _torchs_norm, small | scales, (1e-5,))
+    yield Case("ReLU", "relu", F.relu, x)
+    yield Case("GELU", "gelu", F.gelu, x)
+    yield Case("GELU, tanh form", "gelu_tanh", partial(F.gelu, approximate="tanh"), x)
+    yield Case("softmax", "softmax", partial(F.softmax, dim=-1), x)
     angle = numbers(TQ, H)
-    spun: Pair = functions.rotary, functions.rotary_backward
-    pairs = {"x": numbers(B, TQ, 2 * H)}
-    yield GradientCase("rotary", spun, apply_rotary, pairs, (angle.cos(), angle.sin()))
+    spun = {"x": numbers(B, TQ, 2 * H)}
+    yield Case("rotary", "rotary", apply_rotary, spun, (angle.cos(), angle.sin()))
     table, ids = {"table": numbers(V, IN)}, torch.randint(V, (B, TQ), generator=draw)
-    rows: Pair = functions.embedding, functions.embedding_backward
-    yield GradientCase("embedding", rows, lambda table, ids: F.embedding(ids, table), table, (ids,))
-    keep = (torch.rand(B, TQ, IN, generator=draw) < 0.7) / 0.7
-    drop: Pair = functions.dropout, functions.dropout_backward
-    yield GradientCase("dropout", drop, torch.mul, x, (keep,))
+    yield Case("embedding", "embedding", lambda table, ids: F.embedding(ids, table), table, (ids,))
+    yield Case("dropout", "dropout", torch.mul, x, (_keep((B, TQ, IN), draw),))
 
-
-def attentions(draw: torch.Generator) -> Iterator[GradientCase]:
-    """Attention, with pads and a query without a visible key."""
-    numbers = _numbers(draw)
     src, tgt = ids_with_pads(TK, draw), ids_with_pads(TQ, draw)
     maker = MaskMaker("keys_and_queries")  # so pad queries see nothing
     cross = AttentionContext.of(maker.cross(src, tgt), None, torch.float64)
-    assert cross.has_visible_key is not None
-    pair: Pair = functions.attention, functions.attention_backward
-    inputs = {"q": numbers(B, H, TQ, DH), "k": numbers(B, H, TK, DH), "v": numbers(B, H, TK, DH)}
-    inputs["bias"] = numbers(1, H, TQ, TK)
     seen = cross.additive, cross.has_visible_key
-    yield GradientCase("attention", pair, _torchs_attention, inputs, seen)
-    keep = (torch.rand(B, H, TQ, TK, generator=draw) < 0.7) / 0.7
-    yield GradientCase("capped, dropped out", pair, _step_by_step, inputs, (*seen, keep, 0.5, 2.0))
+    assert cross.has_visible_key is not None
+    heads = {"q": numbers(B, H, TQ, DH), "k": numbers(B, H, TK, DH), "v": numbers(B, H, TK, DH)}
+    heads["bias"] = numbers(1, H, TQ, TK)
+    yield Case("attention", "attention", _torchs_attention, heads, seen)
+    settings = (*seen, _keep((B, H, TQ, TK), draw), 0.5, 2.0)
+    yield Case("capped, dropped out", "attention", _step_by_step, heads, settings)
 
-
-def losses(draw: torch.Generator) -> Iterator[GradientCase]:
-    """Cross entropy of each place, ignoring pads."""
-    pair: Pair = functions.cross_entropy, functions.cross_entropy_backward
     labels = ids_with_pads(TQ, draw).flatten()
-    logits = {"logits": 3 * _numbers(draw)(B * TQ, V)}
-    for name, smoothing in (("cross entropy", 0.0), ("cross entropy, smoothed", 0.1)):
-        yield GradientCase(name, pair, _torchs_cross_entropy, logits, (labels, PAD_ID, smoothing))
+    logits = {"logits": 3 * numbers(B * TQ, V)}
+    for title, smoothing in (("cross entropy", 0.0), ("cross entropy, smoothed", 0.1)):
+        given = (labels, PAD_ID, smoothing)
+        yield Case(title, "cross_entropy", _torchs_cross_entropy, logits, given)
 
 
 def ids_with_pads(length: int, draw: torch.Generator) -> Tensor:
@@ -188,8 +167,8 @@ def ids_with_pads(length: int, draw: torch.Generator) -> Tensor:
     return ids
 
 
-def _numbers(draw: torch.Generator) -> Callable[..., Tensor]:
-    return lambda *shape: torch.randn(*shape, dtype=torch.float64, generator=draw)
+def _keep(shape: tuple[int, ...], draw: torch.Generator) -> Tensor:
+    return (torch.rand(shape, generator=draw) < 0.7) / 0.7
 
 
 def _torchs_norm(x: Tensor, weight: Tensor, bias: Tensor, epsilon: float) -> Tensor:
@@ -227,49 +206,39 @@ def _torchs_cross_entropy(logits: Tensor, labels: Tensor, ignored: int, smoothin
     )
 
 
-def _whole_model(seed: int) -> Iterator[Comparison]:
+def _compare_model(seed: int) -> list[Comparison]:
     """Loss and gradients of a small transformer, manually and by autograd."""
     draw = torch.Generator().manual_seed(seed)
     src, tgt_in, tgt_out = (ids_with_pads(length, draw) for length in (TK, TQ, TQ))
-    results = []
-    losses: dict[Backward, Callable[..., Tensor]] = {
+    sizes: dict[str, Any] = {"d_model": H * DH, "n_heads": H, "n_encoder_layers": 1, "d_ff": 37}
+    options = {"positions": "anchored", "norm": "pre"}
+    losses: dict[str, Callable[..., Tensor]] = {
         "by_hand": cross_entropy,
         "autograd": F.cross_entropy,
     }
-    for backward, cross_entropy_of in losses.items():
-        config = ModelConfig(
-            d_model=H * DH,
-            n_heads=H,
-            n_encoder_layers=1,
-            d_ff=37,
-            positions="anchored",
-            norm="pre",
-            backward=backward,
-        )
+    results = []
+    for backward, loss_of in losses.items():
+        config = ModelConfig.model_validate({**sizes, **options, "backward": backward})
         model = build(config, Vocabulary(tuple(map(str, range(V - 3))))).double()
-        if backward == "autograd":
-            _leave_to_autograd(model)
+        for module in model.modules():
+            if type(module) is Attention:
+                module.__class__ = _Explicit
         _shake(model, torch.Generator().manual_seed(seed))
         logits, labels = model(src, tgt_in).flatten(0, 1), tgt_out.flatten()
-        settings = {"ignore_index": PAD_ID, "reduction": "sum", "label_smoothing": 0.1}
-        loss = cross_entropy_of(logits, labels, **settings)
-        results.append((loss, torch.autograd.grad(loss, list(model.parameters()))))
+        loss = loss_of(logits, labels, ignore_index=PAD_ID, reduction="sum", label_smoothing=0.1)
+        results.append((loss.detach(), torch.autograd.grad(loss, list(model.parameters()))))
     (loss, ours), (expected, theirs) = results
-    yield Comparison("whole model", OUTPUT, (), *difference(loss.detach(), expected.detach()))
     pairs = [difference(*pair) for pair in zip(ours, theirs, strict=True)]
-    absolute, relative = torch.tensor(pairs, dtype=torch.float64).amax(0).tolist()
-    total = sum(gradient.numel() for gradient in theirs)
-    yield Comparison("whole model", f"{len(theirs)} parameters", (total,), absolute, relative)
-
-
-def _leave_to_autograd(model: nn.Module) -> None:
-    """Also the attention that the CPU backend differentiates manually."""
-    for module in model.modules():
-        if isinstance(module, Attention):
-            module.__class__ = _Explicit
+    parameters = f"{len(theirs)} parameters", (sum(each.numel() for each in theirs),)
+    return [
+        Comparison("whole model", OUTPUT, (), *difference(loss, expected)),
+        _worst([Comparison("whole model", *parameters, *pair) for pair in pairs]),
+    ]
 
 
 class _Explicit(Attention):
+    """Attention that autograd differentiates; the CPU backend has a gradient of its own."""
+
     def attend(self, q: Tensor, k: Tensor, v: Tensor, context: AttentionContext) -> Tensor:
         bias = self.score_bias(context)
         return eager_attention(q, k, v, context, bias, self.cap, scale=self.scale).outputs

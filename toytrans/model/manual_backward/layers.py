@@ -1,13 +1,13 @@
 """A model whose gradients are derived by hand: `model.backward: by_hand`.
 
 `use_manual_backward` replaces the class of every layer that computes. The new class has the same
-weights under the same names, and its forward runs a pair of functions of `functions`. Autograd
-chains these pairs and differentiates what joins them: residual sums, a weight
+weights under the same names, and its forward runs operations of `functions`. Autograd
+chains these and differentiates what joins them: residual sums, a weight
 used in several places, embeddings times sqrt(D), added position vectors, slices, reshapes,
 transposes, concatenation, and the sum over places in the loss.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -21,39 +21,36 @@ from toytrans.model.manual_backward import functions
 from toytrans.model.positions.relative import DistanceBias
 from toytrans.model.positions.rotary import ApplyRotary
 
-Forward = Callable[..., tuple[Tensor, functions.Saved]]
-Backward = Callable[[Tensor, functions.Saved], functions.Gradients]
+
+def run(operation: str, *inputs: Any) -> Tensor:
+    """The output of an operation of `functions`; its gradients will be those derived there."""
+    return _Operation.apply(operation, *inputs)  # type: ignore[no-untyped-call]
 
 
-def run(forward: Forward, backward: Backward, *inputs: Any) -> Tensor:
-    """What `forward` gives for the inputs; its gradients will be what `backward` gives."""
-    return _Pair.apply(forward, backward, *inputs)  # type: ignore[no-untyped-call]
-
-
-class _Pair(torch.autograd.Function):
-    """An operation of autograd that calls a given pair of functions."""
+class _Operation(torch.autograd.Function):
+    """An operation of autograd that calls a pair of functions."""
 
     @staticmethod
-    def forward(ctx: Any, forward: Forward, backward: Backward, *inputs: Any) -> Tensor:
-        output, saved = forward(*inputs)
+    def forward(ctx: Any, operation: str, *inputs: Any) -> Tensor:
+        output, saved = getattr(functions, operation)(*inputs)
         ctx.save_for_backward(*(x if isinstance(x, Tensor) else None for x in saved))
         ctx.settings = [None if isinstance(x, Tensor) else x for x in saved]
-        ctx.backward_function, ctx.inputs = backward, len(inputs)
+        ctx.operation, ctx.inputs = operation, len(inputs)
         return output
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:
-        """None for the two functions and for inputs after those that have gradients."""
+        """None for the name and for inputs after those that have gradients."""
         pairs = zip(ctx.saved_tensors, ctx.settings, strict=True)
         saved = tuple(setting if tensor is None else tensor for tensor, setting in pairs)
-        derived = ctx.backward_function(gradients[0], saved)
-        return None, None, *derived, *[None] * (ctx.inputs - len(derived))
+        derived = getattr(functions, f"{ctx.operation}_backward")(gradients[0], saved)
+        return None, *derived, *[None] * (ctx.inputs - len(derived))
 
 
 def linear(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
     """`torch.nn.functional.linear` with manual backward."""
-    return run(functions.linear, functions.linear_backward, x, weight, bias)
+    return run("linear", x, weight, bias)
 
 
 def cross_entropy(
@@ -70,8 +67,7 @@ def cross_entropy(
     labels: (N)
     Returns a sum, or (N) with reduction "none".
     """
-    pair = functions.cross_entropy, functions.cross_entropy_backward
-    losses = run(*pair, logits, labels, ignore_index, label_smoothing)
+    losses = run("cross_entropy", logits, labels, ignore_index, label_smoothing)
     return losses.sum() if reduction == "sum" else losses
 
 
@@ -86,31 +82,28 @@ class ManualLayerNorm(nn.LayerNorm):
     """Layer normalisation over the last axis: (..., D) -> (..., D)."""
 
     def forward(self, x: Tensor) -> Tensor:
-        pair = functions.layer_norm, functions.layer_norm_backward
-        return run(*pair, x, self.weight, self.bias, self.eps)
+        return run("layer_norm", x, self.weight, self.bias, self.eps)
 
 
 class ManualEmbedding(nn.Embedding):
     """Rows of the table: ids (B, L) -> (B, L, D)."""
 
     def forward(self, ids: Tensor) -> Tensor:
-        return run(functions.embedding, functions.embedding_backward, self.weight, ids)
+        return run("embedding", self.weight, ids)
 
 
 class ManualReLU(nn.ReLU):
     """max(x, 0), element by element."""
 
     def forward(self, x: Tensor) -> Tensor:
-        return run(functions.relu, functions.relu_backward, x)
+        return run("relu", x)
 
 
 class ManualGELU(nn.GELU):
     """GELU, exact or in its tanh form, element by element."""
 
     def forward(self, x: Tensor) -> Tensor:
-        if self.approximate == "tanh":
-            return run(functions.gelu_tanh, functions.gelu_tanh_backward, x)
-        return run(functions.gelu, functions.gelu_backward, x)
+        return run("gelu_tanh" if self.approximate == "tanh" else "gelu", x)
 
 
 class ManualDropout(Dropout):
@@ -119,7 +112,7 @@ class ManualDropout(Dropout):
     def forward(self, x: Tensor) -> Tensor:
         if not self.training or not self.rate:
             return x
-        return run(functions.dropout, functions.dropout_backward, x, keep_mask(x, self.rate))
+        return run("dropout", x, keep_mask(x, self.rate))
 
 
 class ManualAttention(Attention):
@@ -132,15 +125,14 @@ class ManualAttention(Attention):
         if self.dropout and self.training:
             keep = keep_mask(q.new_empty(*q.shape[:3], k.shape[2]), self.dropout)
         given = q, k, v, self.score_bias(context), context.additive, context.has_visible_key
-        pair = functions.attention, functions.attention_backward
-        return run(*pair, *given, keep, self.scale, self.cap)
+        return run("attention", *given, keep, self.scale, self.cap)
 
 
 class ManualRotary(ApplyRotary):
     """Rotary embedding of queries or keys: (B, H, L, Dh) -> (B, H, L, Dh)."""
 
     def forward(self, x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
-        return run(functions.rotary, functions.rotary_backward, x, cos, sin)
+        return run("rotary", x, cos, sin)
 
 
 class ManualDistanceBias(DistanceBias):
@@ -151,9 +143,9 @@ class ManualDistanceBias(DistanceBias):
     ) -> Tensor:
         """The bias (B or 1, H, Tq, Tk); arguments as in `DistanceBias`."""
         values = linear(features, weights)  # (N, H)
-        pair = functions.embedding, functions.embedding_backward
         heads = [
-            run(*pair, values[:, head : head + 1], index[row]) for head, row in enumerate(rows)
+            run("embedding", values[:, head : head + 1], index[row])
+            for head, row in enumerate(rows)
         ]
         return torch.cat(heads, -1).permute(0, 3, 1, 2)
 

@@ -1,27 +1,34 @@
-"""Position schemes. Scheme NAME of a config is `SCHEME` of the module NAME here, or code of the
-user's: a subclass of `Positions`."""
-
-from importlib import import_module
+"""Position schemes: those that a config names, and code of the user's."""
 
 from toytrans import user_code
 from toytrans.config.schema import ModelConfig
 from toytrans.errors import UserError
-from toytrans.model.positions.base import Positions
+from toytrans.model.positions.absolute import Learned, Sinusoidal
+from toytrans.model.positions.anchored import Anchored
+from toytrans.model.positions.base import NoPositions, Positions
+from toytrans.model.positions.relative import Alibi, Clipped, T5Buckets
+from toytrans.model.positions.rotary import Rotary
 from toytrans.tokens import Vocabulary
+
+SCHEMES: dict[str, type[Positions]] = {
+    "sinusoidal": Sinusoidal,
+    "learned": Learned,
+    "none": NoPositions,
+    "rotary": Rotary,
+    "alibi": Alibi,
+    "relative": Clipped,
+    "t5": T5Buckets,
+    "anchored": Anchored,
+}
 
 
 def position_scheme(name: str, model: ModelConfig, vocabulary: Vocabulary) -> Positions:
     """The position scheme of a model, by its name in the config. Raises UserError."""
-    if user_code.is_reference(name):
-        return _own(name, model, vocabulary)
-    return import_module(f"{__name__}.{name}").SCHEME(model, vocabulary)
-
-
-def _own(reference: str, model: ModelConfig, vocabulary: Vocabulary) -> Positions:
-    made = user_code.construct(reference, model, vocabulary)
+    if not user_code.is_reference(name):
+        return SCHEMES[name](model, vocabulary)
+    made = user_code.construct(name, model, vocabulary)
     if not isinstance(made, Positions):
         raise UserError(
-            f"{user_code.shown(reference)}: derive it from Positions of "
-            "toytrans.model.positions.base"
+            f"{user_code.shown(name)}: derive it from Positions of toytrans.model.positions.base"
         )
     return made

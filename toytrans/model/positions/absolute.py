@@ -1,12 +1,14 @@
-"""What schemes share that add a vector per place to the embeddings."""
+"""Schemes that add a vector per place to the embeddings: sinusoidal and learned ones."""
+
+import math
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from toytrans.config.schema import ModelConfig
 from toytrans.data.hashing import Use, permutation
 from toytrans.errors import UserError
-from toytrans.model.positions.base import Positions
+from toytrans.model.positions.base import Positions, extend_table
 from toytrans.tokens import Vocabulary
 
 
@@ -48,3 +50,51 @@ class Absolute(Positions):
     def vectors(self, places: range, like: Tensor) -> Tensor:
         """The vectors of some places, (L, D), of the dtype and device of `like`."""
         raise NotImplementedError
+
+
+class Sinusoidal(Absolute):
+    """Sines and cosines of D / 2 wavelengths, from 2 pi to 10,000 times that.
+
+    PE(t, 2i) = sin(t / 10000^(2i / D)) and PE(t, 2i + 1) = cos(t / 10000^(2i / D)) (Vaswani et
+    al. 2017, Attention Is All You Need, section 3.5). Sequences may have any length.
+    """
+
+    def __init__(self, model: ModelConfig, vocabulary: Vocabulary) -> None:
+        super().__init__(model, vocabulary)
+        self._table = torch.empty(0, model.d_model)  # of as many places as were met
+
+    def vectors(self, places: range, like: Tensor) -> Tensor:
+        width = like.shape[-1]
+        self._table = extend_table(
+            self._table, places.stop, like, lambda rows: sinusoids(0, rows, width)
+        )
+        return self._table[places.start : places.stop].to(like.dtype)
+
+    def make_room(self, places: int, like: Tensor) -> None:
+        self.vectors(range(max(places, self.rows or 0)), like)
+
+
+def sinusoids(start: int, length: int, width: int) -> Tensor:
+    """Rows start .. start + length - 1 of the sinusoidal table: (length, width), fp64."""
+    places = torch.arange(start, start + length, dtype=torch.float64)
+    even = torch.arange(0, width, 2, dtype=torch.float64)
+    angles = places[:, None] * torch.exp(even * (-math.log(10_000.0) / width))
+    return torch.stack((angles.sin(), angles.cos()), 2).flatten(1)
+
+
+class Learned(Absolute):
+    """A learned vector per place (Gehring et al. 2017, section 3.1).
+
+    The table starts normal with standard deviation 0.1. It has `max_positions` rows, and no
+    sequence may be longer.
+    """
+
+    given = "given a vector for each place, learned in training"
+
+    def __init__(self, model: ModelConfig, vocabulary: Vocabulary) -> None:
+        super().__init__(model, vocabulary)
+        assert model.max_positions
+        self.table = nn.Parameter(torch.randn(model.max_positions, model.d_model) * 0.1)
+
+    def vectors(self, places: range, like: Tensor) -> Tensor:
+        return self.table[places.start : places.stop]

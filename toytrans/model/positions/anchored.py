@@ -117,6 +117,3 @@ class SourceAnchors(CrossState):
     def select_sources(self, sources: Tensor) -> None:
         self.src, self.symbols = self.src[sources], self.symbols[sources]
         self.since = self.since[sources]
-
-
-SCHEME = Anchored

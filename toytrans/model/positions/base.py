@@ -1,4 +1,4 @@
-"""What a position scheme is, and the scheme that does nothing.
+"""What a position scheme is, and the schemes that do nothing.
 
 A scheme may do three things:
     embed: add something to the embeddings
@@ -118,6 +118,14 @@ class Positions(nn.Module):
             return None
         table = torch.zeros(n_heads, self.bias_weights)
         return nn.Parameter(table.normal_(0, self.bias_deviation) if self.bias_deviation else table)
+
+
+class NoPositions(Positions):
+    """Attention without a causal mask cannot tell one order of its keys from another. A decoder can
+    learn to count what it sees (Kazemnejad et al. 2023, The Impact of Positional Encoding on Length
+    Generalization in Transformers)."""
+
+    given = "given no places; a decoder can count what it sees"
 
 
 def extend_table(

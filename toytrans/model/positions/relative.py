@@ -1,5 +1,6 @@
-"""The scheme `relative`, and what all schemes share that add a bias by distance."""
+"""Schemes that add a bias by distance to the scores: clipped distances, ALiBi, T5's buckets."""
 
+import math
 from collections.abc import Sequence
 from typing import Any
 
@@ -39,7 +40,7 @@ class DistanceBias(nn.Module):
         if len(flat) == 1:  # all heads at once are three times as fast
             return values.index_select(1, flat[0]).view(len(values), *shape).transpose(0, 1)
         heads = list(zip(values.unbind(), places, strict=True))
-        if torch.is_grad_enabled() or torch.compiler.is_compiling():
+        if torch.is_grad_enabled():
             return torch.stack([v.index_select(0, place).view(shape) for v, place in heads], 1)
         bias = values.new_empty(len(heads), *shape)  # writing in place takes a third as long
         for (value, place), head in zip(heads, bias, strict=True):
@@ -122,16 +123,13 @@ class Relative(Positions):
 
         Looked up in a table that grows as larger distances are met.
         """
-        if torch.compiler.is_compiling():  # a graph keeps no table
-            return self._computed(offset, like.device).to(like.dtype)
-        self._table = extend_table(
-            self._table, 2 * offset + 1, like, lambda rows: self._computed(rows // 2, like.device)
-        )
+
+        def compute(rows: int) -> Tensor:
+            return self.features(arange(range(-(rows // 2), rows // 2 + 1), like.device))
+
+        self._table = extend_table(self._table, 2 * offset + 1, like, compute)
         zero = len(self._table) // 2  # the row of distance 0
         return self._table[zero - offset : zero + offset + 1].to(like.dtype)
-
-    def _computed(self, offset: int, device: torch.device) -> Tensor:
-        return self.features(arange(range(-offset, offset + 1), device))
 
 
 class Clipped(Relative):
@@ -150,4 +148,45 @@ class Clipped(Relative):
         return nn.functional.one_hot(place, self.bias_weights)
 
 
-SCHEME = Clipped
+class Alibi(Relative):
+    """-m_h |d| on the scores of head h = 1 .. H, with m_h = 2^(-8h / H) (Press et al. 2022, Train
+    Short, Test Long, section 3).
+
+    The encoder has it in both directions. Nothing is learned.
+    """
+
+    given = "given how far apart two tokens of a sequence are, as a penalty"
+
+    def __init__(self, model: ModelConfig, vocabulary: Vocabulary) -> None:
+        super().__init__(model, vocabulary)
+        heads = torch.arange(1, model.n_heads + 1)
+        self.register_buffer(
+            "slopes", 2.0 ** (-8.0 * heads / model.n_heads)[:, None], persistent=False
+        )
+        self.slopes: Tensor
+
+    def bias(self, table: Tensor | None, distances: Distances) -> Tensor:
+        return super().bias(self.slopes, distances)
+
+    def features(self, distance: Tensor) -> Tensor:
+        return -distance.abs()[..., None]
+
+
+class T5Buckets(Relative):
+    """One number per head and bucket of distances (Raffel et al. 2020, T5, section 2.1).
+
+    There are 16 buckets in each direction. The first 8 hold one distance each. The other 8 grow
+    logarithmically; the last begins at 128. Each layer has a table of its own, where T5 shares
+    one. The decoder does not use the buckets of the future. The numbers start normal with
+    standard deviation 0.1.
+    """
+
+    bias_weights, bias_deviation = 32, 0.1
+    near, farthest = 8, 128
+
+    def features(self, distance: Tensor) -> Tensor:
+        far = distance.abs().clamp(min=self.near).double() / self.near
+        steps = far.log() / math.log(self.farthest / self.near) * self.near
+        bucket = torch.where(distance.abs() < self.near, distance.abs(), self.near + steps.long())
+        bucket = bucket.clamp(max=2 * self.near - 1) + 2 * self.near * (distance < 0)
+        return nn.functional.one_hot(bucket, self.bias_weights)

@@ -6,7 +6,7 @@ import torch
 from torch import Tensor, nn
 
 from toytrans.config.schema import ModelConfig
-from toytrans.model.positions.base import Positions, arange, extend_table
+from toytrans.model.positions.base import Positions, extend_table
 from toytrans.tokens import Vocabulary
 
 
@@ -52,18 +52,11 @@ class Rotary(Positions):
 
         Looked up in a table, fp32 at least, that grows as longer sequences are met.
         """
-        if torch.compiler.is_compiling():  # a graph keeps no table
-            return self._computed(places, like.device).to(like.dtype)
-        self._table = extend_table(
-            self._table, places.stop, like, lambda rows: self._computed(range(rows))
-        )
+        self._table = extend_table(self._table, places.stop, like, self._computed)
         return self._table[places.start : places.stop].to(like.dtype)
 
-    def _computed(self, places: range, device: torch.device | str = "cpu") -> Tensor:
-        even = torch.arange(0, self.width, 2, dtype=torch.float64, device=device)
+    def _computed(self, rows: int) -> Tensor:
+        even = torch.arange(0, self.width, 2, dtype=torch.float64)
         rates = torch.exp(even * (-math.log(10_000.0) / self.width))
-        angles = arange(places, device)[:, None] * rates  # (L, Dh / 2)
+        angles = torch.arange(rows)[:, None] * rates  # (L, Dh / 2)
         return torch.stack((angles.cos(), angles.sin()), 1)
-
-
-SCHEME = Rotary

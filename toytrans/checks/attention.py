@@ -2,8 +2,8 @@
 from each softmax back to the product of queries and keys, and on to the product with values.
 
 A tensor that depends on the ids has a `Trace`: what became of it since a matrix of weights, or a
-product, made it. Tensors without one are weights, masks and constants. This module knows torch
-alone. A softmax that is written out (exp, sum, div) is not seen.
+product, made it. Tensors without one are weights, masks and constants. A softmax that is written
+out (exp, sum, div) is not seen.
 """
 
 import contextlib
@@ -17,6 +17,9 @@ import torch
 from torch import Tensor, nn
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils._python_dispatch import TorchDispatchMode
+
+from toytrans.checks.batch import Batch
+from toytrans.checks.result import CannotJudge, NotApplicable, Result, measured
 
 VIEWS = re.compile(
     "(_unsafe_)?view(_as_real|_as_complex)?|_reshape_alias|transpose|permute|t|squeeze|unsqueeze|"
@@ -230,9 +233,7 @@ class Seeing(TorchDispatchMode):
             learned=mine.learned or other.learned,
             mixed=_is_split(mine, a, self.rows) or _is_split(other, b.mT, self.rows),
         )
-        if added and named.get("beta", 1):  # baddbmm(mask, q, k)
-            return _masked(trace, added[0], 1)
-        return trace
+        return _masked(trace, added[0], 1) if added else trace  # baddbmm(mask, q, k)
 
     def _context(
         self, weights: Trace, value: Tensor, axis: int, values: Trace | None, result: Tensor
@@ -330,3 +331,124 @@ def attention_seen(
         stack.enter_context(sdpa_kernel(SDPBackend.MATH))  # which is made of products and a softmax
         with mode, torch.no_grad():
             yield mode.seen
+
+
+# What they are judged by ------------------------------------------------------------------------
+
+
+def attentions(batch: Batch) -> list[Attention]:
+    """Every softmax of one pass."""
+    if "attentions" not in batch.kept:
+        src, tgt_in = batch.src.clone(), batch.tgt_in.clone()
+        with (
+            attention_seen(batch.model.module, src, tgt_in) as batch.kept["attentions"],
+            batch.model.without_dropout(),
+        ):
+            batch.model.answer(src, tgt_in)
+    found: list[Attention] = batch.kept["attentions"]
+    return found
+
+
+def attention_is_right(batch: Batch) -> Result:
+    """Scores are q k / root of the head's width (Vaswani et al. 2017, equation 1), closed ones
+    hold a number that closes, and softmax sums over the keys."""
+    seen = attentions(batch)
+    found = [attention for attention in seen if attention.is_attention and attention.scores.inner]
+    if not found:
+        raise NotApplicable(
+            "no softmax is of a product of queries and keys, as in additive attention"
+            if any(attention.is_attention for attention in seen)
+            else "no softmax of torch's gives weights of values: there is none, or it is written "
+            "out"
+        )
+    doubts = []
+    for is_leak in (True, False):
+        faults = []
+        for attention in found:
+            try:
+                fault = _leak(attention) if is_leak else _wrong_scale(batch, attention)
+            except CannotJudge as doubt:
+                doubts.append(f"{_where(batch, attention)}{doubt}")
+                continue
+            faults += [f"{_where(batch, attention)}{fault}"] if fault else []
+        if faults:
+            count = f" ({len(faults)} of {len(found)} attentions)" if len(faults) > 1 else ""
+            return measured(len(faults), 0.0, "", faults[0] + count, explains=is_leak)
+    if doubts:
+        raise CannotJudge(doubts[0])
+    fills = sorted({fill for a in found for fill in a.scores.fills}, reverse=True)
+    closed = f", closed ones hold {', '.join(f'{x:.3g}' for x in fills)}" if fills else ""
+    wanted = "1 / root of d_head" if batch.facts.scale is None else f"{batch.facts.scale:g}"
+    count = f"{len(found)} attention{'s' * (len(found) > 1)}"
+    evidence = f"{count}: scores are q k times {wanted}{closed}; softmax over keys"
+    return measured(0.0, 0.0, evidence, "")
+
+
+def _leak(attention: Attention) -> str:
+    """What lets an attention see what its masks should close."""
+    scores = attention.scores
+    if scores.mixed or attention.merged:
+        return (
+            "heads are split or merged by a reshape alone, which mixes them with places; "
+            "view(B, T, H, d).transpose(1, 2) splits, transpose(1, 2).reshape(B, T, H * d) merges"
+        )
+    if attention.sums_keys is False:
+        return (
+            "softmax runs over another axis than the keys: the weights of a query do not sum to "
+            "one; is it softmax(-1)?"
+        )
+    if attention.is_untouched and scores.fills and min(scores.fills) > MASKED:
+        fill = min(scores.fills)
+        return f"closed scores hold {fill:g}, which closes nothing; fill with -inf or -1e9"
+    return ""
+
+
+def _wrong_scale(batch: Batch, attention: Attention) -> str:
+    """A wrong scale that is known as a mistake, in words; "" for the right one. Raises CannotJudge
+    for another, which may be meant, as all those of Hugging Face's layers, which hold what their
+    config says."""
+    scores, facts = attention.scores, batch.facts
+
+    def near(wanted: float) -> bool:
+        return math.isclose(
+            scores.factor, wanted, rel_tol=0.01
+        )  # but for half precision's rounding
+
+    wanted = scores.inner**-0.5 if facts.scale is None else facts.scale
+    if scores.learned:
+        raise CannotJudge("a learned number scales the scores, so no other is wanted")
+    if near(wanted):
+        return ""
+    is_said = f"scores are q k times {scores.factor:.3g}"
+    if facts.scale is not None:
+        return f"{is_said}, and scale={wanted:g} was given"
+    right = f"1 / root of the head's width {scores.inner} is {wanted:.3g}"
+    meant = "" if facts.is_textbook else f"; if that is meant, give scale={scores.factor:.3g}"
+    if not type(attention.module).__module__.startswith("transformers."):
+        for width in (scores.width, scores.inner * scores.heads):
+            if width != scores.inner and width and near(width**-0.5):
+                return f"{is_said}, 1 / root of the model's width {width}; {right}{meant}"
+        if near(1 / scores.inner):
+            return f"{is_said}; {right}: scaled twice, or by the width in place of its root?{meant}"
+        if near(scores.inner**0.5):
+            return f"{is_said}; {right}: multiplied in place of divided?{meant}"
+        has_heads = scores.heads > 1 or scores.inner < scores.width
+        if near(1) and scores.plain and has_heads and not scores.biased:
+            return f"nothing scales the scores q k; {right}{meant}"
+    if facts.is_textbook:
+        return f"{is_said}; {right}"
+    if math.isnan(scores.factor):
+        raise CannotJudge(
+            "the scores are multiplied with more than numbers: their scale is unknown"
+        )
+    raise CannotJudge(
+        f"{is_said}; {right}. T5, Luong's attention and norms of queries differ{meant}"
+    )
+
+
+def _where(batch: Batch, attention: Attention) -> str:
+    """The module of an attention, as "decoder.0.self_attn: "; "" where none is known."""
+    module = batch.model.module
+    names = {} if module is None else {part: name for name, part in module.named_modules()}
+    name = re.sub(r"^model(\.|$)", "", names.get(attention.module, ""))
+    return f"{name}: " if name else ""

@@ -1,0 +1,265 @@
+"""Sound models of torch's own parts or without a transformer's stack, and such as answer, or are
+called, in an unusual way."""
+
+import math
+import warnings
+
+import torch
+from torch import nn
+from torch.nn import functional as F
+from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
+
+from . import END, PAD, START, SYMBOLS, sound
+from .parts import (
+    WIDTH,
+    Embedding,
+    Padded,
+    Torchs,
+    Translator,
+    filled,
+    given,
+    real,
+    waves,
+)
+
+
+@sound()
+class torchs_transformer(Torchs):
+    """nn.Transformer, batch first, post-norm."""
+
+
+@sound(batch_first=False)
+class torchs_transformer_time_first(Torchs):
+    """Ids (S, B) and (T, B) to logits (T, B, V), which is told."""
+
+    options = {}
+
+    def __init__(self):
+        super().__init__()
+        self.source, self.target = _FirstPlace(), _FirstPlace()
+
+    def masks(self, src, tgt):
+        return super().masks(src.mT, tgt.mT)
+
+
+class _FirstPlace(Embedding):
+    def forward(self, ids):
+        return self.tokens(ids) + waves(torch.arange(len(ids)))[:, None].to(self.tokens.weight)
+
+
+@sound()
+class in_inference_mode(Translator):
+    """torch.inference_mode around all of it."""
+
+    @torch.inference_mode()
+    def forward(self, src, tgt):
+        return super().forward(src, tgt)
+
+
+class _Scripted(nn.Module):
+    """A model that torch.jit.script takes."""
+
+    def __init__(self):
+        super().__init__()
+        self.source, self.target = nn.Embedding(SYMBOLS, WIDTH), nn.Embedding(SYMBOLS, WIDTH)
+        self.places = nn.Parameter(torch.randn(600, WIDTH))
+        self.head = nn.Linear(WIDTH, SYMBOLS)
+
+    def forward(self, src: torch.Tensor, tgt: torch.Tensor) -> torch.Tensor:
+        x = self.source(src) + self.places[: src.size(1)]
+        y = self.target(tgt) + self.places[: tgt.size(1)]
+        past = torch.ones(tgt.size(1), tgt.size(1)).tril() > 0
+        y = y + F.scaled_dot_product_attention(y, y, y, attn_mask=past)
+        scores = (y @ x.transpose(1, 2)).masked_fill((src == 0).unsqueeze(1), -1e9)
+        return self.head(y + scores.softmax(-1) @ x)
+
+
+@sound(embedding=None)
+def scripted():
+    """torch.jit.script."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", DeprecationWarning)
+        return torch.jit.script(_Scripted())
+
+
+class Recurrent(nn.Module):
+    """A packed bidirectional encoder, a decoder, and an attention between them."""
+
+    cell: type[nn.Module] = nn.GRU
+
+    def __init__(self):
+        super().__init__()
+        self.source, self.target = nn.Embedding(SYMBOLS, WIDTH), nn.Embedding(SYMBOLS, WIDTH)
+        self.encoder = self.cell(WIDTH, WIDTH // 2, batch_first=True, bidirectional=True)
+        self.decoder = self.cell(WIDTH, WIDTH, batch_first=True)
+        self.head = nn.Linear(2 * WIDTH, SYMBOLS)
+
+    def encode(self, src):
+        lengths = real(src).sum(1).clamp(min=1)
+        given = (self.source(src), lengths)
+        packed = pack_padded_sequence(*given, batch_first=True, enforce_sorted=False)
+        return pad_packed_sequence(self.encoder(packed)[0], True, total_length=src.shape[1])[0]
+
+    def attend(self, y, memory, keep):
+        scores = (y @ memory.mT).masked_fill(~keep[:, None], -1e9)
+        return scores.softmax(-1) @ memory
+
+    def forward(self, src, tgt):
+        memory = self.encode(src)
+        y = self.decoder(self.target(tgt))[0]
+        return self.head(torch.cat((y, self.attend(y, memory, real(src))), -1))
+
+
+@sound()
+class gru_with_dot_products(Recurrent):
+    """Luong's dot products over a packed GRU."""
+
+
+@sound()
+class input_feeding(Recurrent):
+    """A loop over steps, each fed with the context of the last."""
+
+    def __init__(self):
+        super().__init__()
+        self.step = nn.LSTMCell(2 * WIDTH, WIDTH)
+
+    def forward(self, src, tgt):
+        memory, keep = self.encode(src), real(src)
+        y = self.target(tgt)
+        context = y.new_zeros(len(y), WIDTH)
+        state, found = (context, context), []
+        for place in range(y.shape[1]):
+            state = self.step(torch.cat((y[:, place], context), -1), state)
+            context = self.attend(state[0][:, None], memory, keep)[:, 0]
+            found.append(self.head(torch.cat((state[0], context), -1)))
+        return torch.stack(found, 1)
+
+
+@sound()
+class a_tuple(Translator):
+    """(logits, memory)."""
+
+    def forward(self, src, tgt):
+        memory = self.encode(src)
+        return self.head(self.decode(src, tgt, memory)), memory
+
+
+@sound()
+class a_static_buffer(Translator):
+    """Logits are written to one buffer that every call reuses."""
+
+    def __init__(self):
+        super().__init__()
+        self.room = {}
+
+    @torch.no_grad()
+    def forward(self, src, tgt):
+        logits = super().forward(src, tgt)
+        key = (*logits.shape, logits.dtype)
+        return self.room.setdefault(key, torch.empty_like(logits)).copy_(logits)
+
+
+@sound(vocabulary_size=32)
+class ids_closed_by_minus_a_billion(Padded):
+    """Ids without a symbol have logits of -1e9."""
+
+
+@sound()
+class log_probabilities(Translator):
+    """log_softmax of the logits."""
+
+    def forward(self, src, tgt):
+        return super().forward(src, tgt).log_softmax(-1)
+
+
+@sound()
+class a_large_constant(Translator):
+    """One id's bias is a million."""
+
+    def __init__(self):
+        super().__init__()
+        with torch.no_grad():
+            self.head.bias[5] = 1e6
+
+
+@sound("refused")
+class nan_everywhere(Translator):
+    """A diverged checkpoint: nothing can be judged."""
+
+    def forward(self, src, tgt):
+        return super().forward(src, tgt) * math.nan
+
+
+@sound(checks="pads rows", says="of one length in every batch")
+class source_and_target_of_one_length(Translator):
+    """Refuses a source and a target of different lengths."""
+
+    def forward(self, src, tgt):
+        if src.shape != tgt.shape:
+            raise ValueError(f"source {tuple(src.shape)} and target {tuple(tgt.shape)} differ")
+        return super().forward(src, tgt)
+
+
+@sound(checks="pads future", is_long=True, says="give max_length=...")
+class twenty_places_that_are_not_given(Translator):
+    """Takes 20 places at most, and check is not told so."""
+
+    def forward(self, src, tgt):
+        if max(src.shape[1], tgt.shape[1]) > 20:
+            raise RuntimeError(f"{src.shape[1]} and {tgt.shape[1]} places are too many")
+        return super().forward(src, tgt)
+
+
+class _OtherPad(Translator):
+    """Sources are padded with 3, targets with 0."""
+
+    def keys(self, src, number):
+        return (src != 3)[:, None, None]
+
+
+@sound("cannot judge", is_long=True, says="give source_pad_id=3")
+class another_source_pad_that_is_not_given(_OtherPad):
+    """Sources are padded with 3, and check is not told so."""
+
+
+@sound("refused", embedding=None)
+def a_function_in_train_mode():
+    """A plain function around a module in train mode: its user forgot eval()."""
+    model = Translator().train()
+    return {"model": lambda src, tgt: model(src, tgt)}
+
+
+@sound()
+def cross_entropy():
+    """The usual loss and batch."""
+    return given()
+
+
+@sound()
+def one_against_the_rest():
+    """Binary cross entropy of each symbol."""
+
+    def loss(logits, labels):
+        keep = labels != PAD
+        wanted = F.one_hot(labels, logits.shape[-1]).to(logits)[keep]
+        return F.binary_cross_entropy_with_logits(logits[keep], wanted)
+
+    return given(loss=loss)
+
+
+@sound("PASS or cannot judge")
+def pad_that_is_the_end():
+    """The pad is the end, as in GPT-2's vocabulary, and labels of -100 tell them apart."""
+
+    def batch(pairs):
+        src = filled([s + [END] for s, _ in pairs], END)
+        tgt_in = filled([[START, *t] for _, t in pairs], END)
+        return src, tgt_in, filled([[*t, END] for _, t in pairs], -100)
+
+    class Model(Translator):
+        def keys(self, src, number):
+            after = (src == END).cumsum(1) - (src == END).long()
+            return (after == 0)[:, None, None]
+
+    loss = lambda a, b: F.cross_entropy(a.mT, b, ignore_index=-100)  # noqa: E731
+    return given(model=Model(), batch=batch, loss=loss, pad_id=END)
