@@ -105,14 +105,14 @@ def _given_pairs(
     """The pairs of --src and --tgt. Raises UserError, also for a run beside a config."""
     if config and run:
         raise UserError(f"--config {config} and run {run}: a run has its own config; give one")
-    if len(src) != len(tgt):
-        raise UserError(f"{len(src)} --src and {len(tgt)} --tgt; give one --tgt for each --src")
     if not (run or config):  # whose vocabulary says what a symbol is
         for sequence in (*src, *tgt):
             if any("," in symbol and len(symbol) > 1 for symbol in sequence.split()):
                 raise UserError(f"{sequence!r}: {HOW_TO_SEPARATE}")
             if sequence.isdecimal() and len(sequence) > 1:
                 note(f"{sequence} is one symbol; {HOW_TO_SEPARATE}")
+    if len(src) != len(tgt):
+        raise UserError(f"{len(src)} --src and {len(tgt)} --tgt; give one --tgt for each --src")
     return (src, tgt) if src else None
 
 

@@ -94,7 +94,9 @@ def open_session(
         if saved and trainer.progress.step:
             step = trainer.progress.step
             notes += [*changes(before, now), _schedule(saved.config, settings, step)]
-        report(f"{trainer.run}: {device}, {precision}" + f", {context.size} processes" * several)
+        said = f"{trainer.run}: {device}, {precision}" + f", {context.size} processes" * several
+        threads = torch.get_num_threads()
+        report(said + f", {threads} threads" * (device.type == "cpu" and threads > 1))
         for sentence in filter(None, (_given(trainer.model), *dataset.notes, *notes)):
             report(sentence)
         yield trainer
