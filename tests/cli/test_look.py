@@ -239,7 +239,7 @@ def test_the_pager_says_how_to_leave_it():
         ("nowhere", ("nowhere", "no such run directory", "toytrans train")),
         ("--config c.yaml --src 9 --tgt 1", ("src '9'", "symbol '9'")),
         ("--src 1", ("1 --src and 0 --tgt", "one --tgt for each --src")),
-        ("--src 5,7,9 --tgt 5", ("spaces between symbols",)),
+        ("--src 5,7,9", ("spaces between symbols",)),
         ("--src 5 7 9 --tgt 9 7", ("7 9 7: ", '--src "5 7 9"')),
         ("runs/c --src 5 7 --tgt 9 --steps", ("runs/c 7: ", '--src "5 7 9"')),
         ("--src 5 --tgt 9 --panel Bach", ("--panel Bach: no such panel; did you mean 1 Batch?",)),
