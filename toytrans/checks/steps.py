@@ -13,7 +13,7 @@ from toytrans.checks.batch import (
 )
 from toytrans.checks.modes import zeroed
 from toytrans.checks.result import CannotJudge, NotApplicable, Result, measured
-from toytrans.checks.subject import Ids
+from toytrans.checks.subject import Ids, copy_of
 from toytrans.errors import UserError
 
 
@@ -57,14 +57,19 @@ def _steps(batch: Batch, ids: Ids, positions: bool = True) -> Tensor:
     return batch.model.step(ids.src.clone(), ids.tgt_in.clone(), positions)
 
 
+@torch.no_grad()
 def _parallel(batch: Batch, src: Tensor, tgt_in: Tensor) -> tuple[Tensor, float]:
     """The logits of a parallel pass, and how far others may be apart which the model gives in the
     precision that it came in. Raises CannotJudge where they are one for all ids."""
     logits, came_as = batch.ask(src, tgt_in), batch.model.came_as or batch.logits.dtype
     if not largest(apart(logits, logits[:1, :1]).nan_to_num()):
         raise CannotJudge("the model as it came gives one answer to everything; train it a step")
-    share = MOST_IN_SINGLE if came_as in TOLERANCE else MOST_ROUNDING
-    return logits, max(batch.tolerance, share * batch.typical_logit)
+    near = max(batch.tolerance, MOST_IN_SINGLE * batch.typical_logit)
+    if came_as in TOLERANCE or not (own := copy_of(batch.model, came_as)):
+        return logits, near
+    rounded = own.ask(*batch.ids).to(batch.logits.dtype)
+    by = batch.differ(rounded, batch.logits, batch.real)  # what its own rounding does
+    return logits, max(near, min(3 * by, MOST_ROUNDING * batch.typical_logit))
 
 
 def _judged_logits(batch: Batch, ids: Ids, steps: Tensor) -> Result:
