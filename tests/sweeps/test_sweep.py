@@ -9,6 +9,7 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -232,6 +233,16 @@ def test_why_a_trial_failed_is_kept(error, said, here: Path, monkeypatch):
     assert failure is not None and trial.read_failure(each.path) == failure
     assert said in failure.reason and len(failure.reason) < 2_000
     assert ("in fails" in failure.traceback) == isinstance(error, ZeroDivisionError)
+
+
+def test_a_bug_in_a_run_ends_the_sweep_as_any_other_bug(trained, monkeypatch, command: Command):
+    def train(self: Sweep, *_: object) -> Iterator[list[object]]:
+        failure = trial.Failure(reason="a bug", traceback="where")
+        yield [(each, failure) for each in self.waiting()]
+
+    monkeypatch.setattr(Sweep, "train", train)
+    answer = command("sweep", "c.yaml", "--seeds", "0:2", *TWO)
+    assert answer.code == 70 and "a bug" in answer.err
 
 
 @pytest.mark.parametrize(

@@ -74,7 +74,7 @@ def sweep(
         of_lengths(span, examples),
         here=on == "local",
     )
-    _follow(planned, _numbers, jobs, on)
+    failures = _follow(planned, _numbers, jobs, on)
     compared = write(planned, metric)
     for written in compared.files:
         note(f"written: {written}")
@@ -83,6 +83,7 @@ def sweep(
     except UserError as error:
         note(f"no picture: {error}")
     print_comparison(compared)
+    _raise_internal(failures)
     if any(trial.path in compared.problems for trial in planned.trials):
         raise typer.Exit(1)
 
@@ -133,6 +134,7 @@ def board(
         print(json_text({"board": name, "title": chosen.title, "tasks": numbers}))
     else:
         _print_board(chosen, found)
+    _raise_internal(failures)
     if failures:
         raise typer.Exit(1)
 
@@ -196,3 +198,10 @@ def _follow(
             note("stopped and saved; the same command goes on")
             exit_if_signalled(received)
     return failures
+
+
+def _raise_internal(failures: "dict[Path, Failure]") -> None:
+    """Raise the first internal error of a run, once everything else is shown."""
+    for failure in failures.values():
+        if failure.traceback:
+            raise RuntimeError(f"{failure.reason}\n{failure.traceback}")
