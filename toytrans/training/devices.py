@@ -90,6 +90,7 @@ def tuned() -> Iterator[None]:
     put_products_back, dtype = products_as_they_are(), torch.get_default_dtype()
     flushed = sys.float_info.min / 2 == 0
     gpus = range(torch.cuda.device_count()) if torch.cuda.is_initialized() else ()
+    on_mps = torch.mps.get_rng_state() if torch.backends.mps.is_available() else None
     leave_products_to_onednn(False)
     tune_process()
     torch.set_default_dtype(torch.float32)
@@ -97,6 +98,8 @@ def tuned() -> Iterator[None]:
         with torch.random.fork_rng(gpus), torch.inference_mode(False):  # gradients are on, too
             yield
     finally:
+        if on_mps is not None:
+            torch.mps.set_rng_state(on_mps)
         torch.set_default_dtype(dtype)
         put_products_back()
         torch.set_flush_denormal(flushed)

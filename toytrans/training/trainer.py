@@ -220,6 +220,8 @@ class Trainer:
         found = {"random/cpu": torch.default_generator}
         if self.device.type == "cuda":
             found["random/cuda"] = torch.cuda.default_generators[self.device.index or 0]
+        elif self.device.type == "mps":
+            found["random/mps"] = torch.mps._get_default_mps_generator()
         return found
 
     def _rehearse(self, made_on: torch.device | str) -> None:
@@ -229,8 +231,10 @@ class Trainer:
         """
         batch = largest_batch(self.dataset, self.config, made_on)
         buffers = [(buffer, buffer.clone()) for buffer in self.model.buffers()]
-        with torch.random.fork_rng([self.device] if self.device.type == "cuda" else ()):
-            self.context.on_all(partial(self._try, batch))
+        states = [(each, each.get_state()) for each in self._generators().values()]
+        self.context.on_all(partial(self._try, batch))
+        for generator, state in states:
+            generator.set_state(state)
         for buffer, before in buffers:
             buffer.copy_(before)
 
