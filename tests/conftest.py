@@ -31,7 +31,7 @@ from toytrans.config.names import PositionName
 from toytrans.config.schema import Config
 from toytrans.config.yaml import write_yaml
 from toytrans.inspection.shown import InspectedBatch, batch_of_sequences
-from toytrans.model.backends.cpu import leave_products_to_onednn
+from toytrans.model.backends import leave_products_to_onednn
 from toytrans.model.build import build
 from toytrans.model.context import AttentionContext
 from toytrans.model.masks import MaskMaker

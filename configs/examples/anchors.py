@@ -16,8 +16,8 @@ import torch
 from torch import Tensor, nn
 
 from toytrans.config.schema import ModelConfig
-from toytrans.model.positions.anchored import Anchored, SourceAnchors
 from toytrans.model.positions.base import CrossState, Distances, arange
+from toytrans.model.positions.relative import Anchored, SourceAnchors
 from toytrans.tokens import BOS_ID, EOS_ID, FIRST_SYMBOL_ID, Vocabulary
 
 

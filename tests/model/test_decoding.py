@@ -7,9 +7,8 @@ import torch
 from conftest import EVERY_ANCHOR, SCHEMES, VOCABULARY, model_of
 
 from toytrans.data.pairs import bucket
-from toytrans.model.decoding import search, searches, token_limits
-from toytrans.model.decoding.cached import CachedState
-from toytrans.model.decoding.searches import rows_to_keep
+from toytrans.model import decoding
+from toytrans.model.decoding import CachedState, rows_to_keep, search, token_limits
 from toytrans.tokens import BOS_ID, EOS_ID, PAD_ID, Vocabulary
 
 SRC = torch.tensor(
@@ -138,7 +137,7 @@ def scored(model, src, sequence):
 
 
 def test_wide_beams_find_the_best_of_all_sequences(monkeypatch):
-    monkeypatch.setattr(searches, "TARGET_SLACK", 2)
+    monkeypatch.setattr(decoding, "TARGET_SLACK", 2)
     src = torch.tensor([[1, 3, 2], [1, 2, 0]])
     for seed in range(4):
         torch.manual_seed(seed)

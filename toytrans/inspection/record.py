@@ -16,8 +16,7 @@ from toytrans.data.batches import Batch
 from toytrans.errors import UserError
 from toytrans.model.attention import Attention, Intermediates, eager_attention
 from toytrans.model.build import as_transformer
-from toytrans.model.context import AttentionContext
-from toytrans.model.kv_cache import KeysValues
+from toytrans.model.context import AttentionContext, KeysValues
 from toytrans.model.seq2seq import Seq2Seq
 from toytrans.model.transformer import Transformer
 

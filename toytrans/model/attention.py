@@ -8,9 +8,7 @@ from torch.nn import functional as F
 
 from toytrans.config.schema import ModelConfig
 from toytrans.model import backends
-from toytrans.model.backends.dropout import dropout as drop
-from toytrans.model.context import AttentionContext
-from toytrans.model.kv_cache import KeysValues, KVCache
+from toytrans.model.context import AttentionContext, KeysValues, KVCache
 from toytrans.model.positions.base import Positions
 
 
@@ -54,7 +52,7 @@ def eager_attention(
     weights = torch.softmax(masked, -1)
     if context.has_visible_key is not None:
         weights = weights * context.has_visible_key
-    outputs = drop(weights, dropout).to(v.dtype) @ v
+    outputs = backends.dropout(weights, dropout).to(v.dtype) @ v
     return Intermediates(q, k, v, scores, capped, masked, weights, outputs)
 
 
@@ -67,7 +65,7 @@ class Attention(nn.Module):
     bias_table: (H, F), what the position scheme learns per head; None if it learns nothing.
     """
 
-    linear = staticmethod(F.linear)  # a subclass may compute it in another way
+    linear = staticmethod(F.linear)  # `model.backward: by_hand` has one of its own
 
     def __init__(self, model: ModelConfig, positions: Positions) -> None:
         super().__init__()
@@ -126,9 +124,9 @@ class Attention(nn.Module):
         return backends.split_heads(projected, stop - start, self.n_heads)
 
     def attend(self, q: Tensor, k: Tensor, v: Tensor, context: AttentionContext) -> Tensor:
-        """The heads' outputs (B, H, Tq, Dh), by the first backend that fits."""
+        """The heads' outputs (B, H, Tq, Dh), by a backend, if one can."""
         dropout = self.dropout if self.training else 0.0
-        backend = backends.first_fitting(q, context, self.cap)
+        backend = backends.backend_for(q, context, self.cap)
         arguments = (q, k, v, context, self.score_bias(context), self.cap, dropout, self.scale)
         return backend(*arguments) if backend else eager_attention(*arguments).outputs
 

@@ -6,9 +6,8 @@ from torch import Tensor, nn
 
 from toytrans.config.schema import ModelConfig
 from toytrans.model.attention import Attention
-from toytrans.model.backends.dropout import Dropout
-from toytrans.model.context import AttentionContext
-from toytrans.model.kv_cache import KeysValues, KVCache
+from toytrans.model.backends import Dropout
+from toytrans.model.context import AttentionContext, KeysValues, KVCache
 from toytrans.model.positions.base import Positions
 
 ACTIVATIONS: dict[str, Callable[[], nn.Module]] = {

@@ -5,9 +5,9 @@ from typing import Any
 from torch import Tensor, nn
 
 from toytrans.config.schema import ModelConfig
-from toytrans.model.backends.dropout import Dropout
+from toytrans.model.backends import Dropout
 from toytrans.model.context import AttentionContext
-from toytrans.model.decoding.cached import CachedState
+from toytrans.model.decoding import CachedState
 from toytrans.model.initialisation import initialise
 from toytrans.model.layers import DecoderLayer, EncoderLayer
 from toytrans.model.masks import MaskMaker

@@ -10,7 +10,7 @@ from typing import Literal
 import torch
 
 from toytrans.errors import UserError
-from toytrans.model.backends.cpu import leave_products_to_onednn, products_as_they_are
+from toytrans.model.backends import leave_products_to_onednn, products_as_they_are
 
 Precision = Literal["fp32", "bf16", "fp64"]
 

@@ -17,7 +17,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from toytrans.model.positions.rotary import apply_rotary
+from toytrans.model.positions.absolute import apply_rotary
 
 Saved = tuple[Any, ...]
 """Tensors and settings that a forward function leaves for its backward function."""

@@ -1,13 +1,14 @@
 """A model whose gradients are derived by hand: `model.backward: by_hand`.
 
-`use_manual_backward` replaces the class of every layer that computes. The new class has the same
-weights under the same names, and its forward runs operations of `functions`. Autograd
-chains these and differentiates what joins them: residual sums, a weight
-used in several places, embeddings times sqrt(D), added position vectors, slices, reshapes,
-transposes, concatenation, and the sum over places in the loss.
+`use_manual_backward` gives every layer that computes another forward, which runs operations of
+`functions`. Autograd chains these and differentiates what joins them: residual sums, a weight used
+in several places, embeddings times sqrt(D), added position vectors, slices, reshapes, transposes,
+concatenation, and the sum over places in the loss.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import partial
+from types import MethodType
 from typing import Any
 
 import torch
@@ -15,11 +16,11 @@ from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 
 from toytrans.model.attention import Attention
-from toytrans.model.backends.dropout import Dropout, keep_mask
+from toytrans.model.backends import Dropout, keep_mask
 from toytrans.model.context import AttentionContext
 from toytrans.model.manual_backward import functions
-from toytrans.model.positions.relative import DistanceBias
-from toytrans.model.positions.rotary import ApplyRotary
+from toytrans.model.positions.absolute import Rotary
+from toytrans.model.positions.relative import Relative
 
 
 def run(operation: str, *inputs: Any) -> Tensor:
@@ -71,103 +72,54 @@ def cross_entropy(
     return losses.sum() if reduction == "sum" else losses
 
 
-class ManualLinear(nn.Linear):
-    """x W^T + b: (..., in) -> (..., out)."""
-
-    def forward(self, x: Tensor) -> Tensor:
-        return linear(x, self.weight, self.bias)
-
-
-class ManualLayerNorm(nn.LayerNorm):
-    """Layer normalisation over the last axis: (..., D) -> (..., D)."""
-
-    def forward(self, x: Tensor) -> Tensor:
-        return run("layer_norm", x, self.weight, self.bias, self.eps)
+def _dropout(layer: Dropout, x: Tensor) -> Tensor:
+    """Dropout with the same random masks as autograd's."""
+    if not layer.training or not layer.rate:
+        return x
+    return run("dropout", x, keep_mask(x, layer.rate))
 
 
-class ManualEmbedding(nn.Embedding):
-    """Rows of the table: ids (B, L) -> (B, L, D)."""
-
-    def forward(self, ids: Tensor) -> Tensor:
-        return run("embedding", self.weight, ids)
-
-
-class ManualReLU(nn.ReLU):
-    """max(x, 0), element by element."""
-
-    def forward(self, x: Tensor) -> Tensor:
-        return run("relu", x)
-
-
-class ManualGELU(nn.GELU):
-    """GELU, exact or in its tanh form, element by element."""
-
-    def forward(self, x: Tensor) -> Tensor:
-        return run("gelu_tanh" if self.approximate == "tanh" else "gelu", x)
-
-
-class ManualDropout(Dropout):
-    """Dropout with the same random masks as `Dropout`."""
-
-    def forward(self, x: Tensor) -> Tensor:
-        if not self.training or not self.rate:
-            return x
-        return run("dropout", x, keep_mask(x, self.rate))
-
-
-class ManualAttention(Attention):
-    """Projections and attention with manual backward."""
-
-    linear = staticmethod(linear)  # type: ignore[assignment]
-
-    def attend(self, q: Tensor, k: Tensor, v: Tensor, context: AttentionContext) -> Tensor:
-        keep = None
-        if self.dropout and self.training:
-            keep = keep_mask(q.new_empty(*q.shape[:3], k.shape[2]), self.dropout)
-        given = q, k, v, self.score_bias(context), context.additive, context.has_visible_key
-        return run("attention", *given, keep, self.scale, self.cap)
-
-
-class ManualRotary(ApplyRotary):
-    """Rotary embedding of queries or keys: (B, H, L, Dh) -> (B, H, L, Dh)."""
-
-    def forward(self, x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
-        return run("rotary", x, cos, sin)
-
-
-class ManualDistanceBias(DistanceBias):
-    """The bias of relative positions: a linear layer, then an embedding."""
-
-    def forward(
-        self, weights: Tensor, features: Tensor, index: Tensor, rows: Sequence[int]
-    ) -> Tensor:
-        """The bias (B or 1, H, Tq, Tk); arguments as in `DistanceBias`."""
-        values = linear(features, weights)  # (N, H)
-        heads = [
-            run("embedding", values[:, head : head + 1], index[row])
-            for head, row in enumerate(rows)
-        ]
-        return torch.cat(heads, -1).permute(0, 3, 1, 2)
-
-
-REPLACEMENTS: dict[type[nn.Module], type[nn.Module]] = {
-    nn.Linear: ManualLinear,
-    nn.LayerNorm: ManualLayerNorm,
-    nn.Embedding: ManualEmbedding,
-    nn.ReLU: ManualReLU,
-    nn.GELU: ManualGELU,
-    Dropout: ManualDropout,
-    Attention: ManualAttention,
-    ApplyRotary: ManualRotary,
-    DistanceBias: ManualDistanceBias,
+FORWARDS: dict[type[nn.Module], Callable[..., Tensor]] = {
+    nn.Linear: lambda layer, x: linear(x, layer.weight, layer.bias),
+    nn.LayerNorm: lambda layer, x: run("layer_norm", x, layer.weight, layer.bias, layer.eps),
+    nn.Embedding: lambda layer, ids: run("embedding", layer.weight, ids),
+    nn.ReLU: lambda layer, x: run("relu", x),
+    nn.GELU: lambda layer, x: run("gelu_tanh" if layer.approximate == "tanh" else "gelu", x),
+    Dropout: _dropout,
 }
+"""The forward of a layer, by its class."""
+
+
+def _attend(layer: Attention, q: Tensor, k: Tensor, v: Tensor, context: AttentionContext) -> Tensor:
+    """As `Attention.attend`."""
+    keep = None
+    if layer.dropout and layer.training:
+        keep = keep_mask(q.new_empty(*q.shape[:3], k.shape[2]), layer.dropout)
+    given = q, k, v, layer.score_bias(context), context.additive, context.has_visible_key
+    return run("attention", *given, keep, layer.scale, layer.cap)
+
+
+def distance_bias(weights: Tensor, features: Tensor, index: Tensor, rows: Sequence[int]) -> Tensor:
+    """As `relative.distance_bias`: a linear layer, then an embedding."""
+    values = linear(features, weights)  # (N, H)
+    heads = [
+        run("embedding", values[:, head : head + 1], index[row]) for head, row in enumerate(rows)
+    ]
+    return torch.cat(heads, -1).permute(0, 3, 1, 2)
 
 
 def use_manual_backward(model: nn.Module) -> None:
-    """Replace the class of every layer in place. Weights and their names stay.
+    """Change every layer in place. Weights and their names stay.
 
-    Only the exact classes of REPLACEMENTS are replaced, not their subclasses.
+    Subclasses of layers, of the user's say, keep what they compute.
     """
     for module in model.modules():
-        if replacement := REPLACEMENTS.get(type(module)):
-            module.__class__ = replacement
+        if forward := FORWARDS.get(type(module)):
+            module.forward = MethodType(forward, module)
+        elif type(module) is Attention:
+            module.linear = linear  # type: ignore[assignment]
+            module.attend = MethodType(_attend, module)  # type: ignore[method-assign]
+        elif isinstance(module, Rotary):
+            module.apply_rotary = partial(run, "rotary")
+        elif isinstance(module, Relative):
+            module.weigh = distance_bias

@@ -3,11 +3,9 @@
 from toytrans import user_code
 from toytrans.config.schema import ModelConfig
 from toytrans.errors import UserError
-from toytrans.model.positions.absolute import Learned, Sinusoidal
-from toytrans.model.positions.anchored import Anchored
+from toytrans.model.positions.absolute import Learned, Rotary, Sinusoidal
 from toytrans.model.positions.base import NoPositions, Positions
-from toytrans.model.positions.relative import Alibi, Clipped, T5Buckets
-from toytrans.model.positions.rotary import Rotary
+from toytrans.model.positions.relative import Alibi, Anchored, Clipped, T5Buckets
 from toytrans.tokens import Vocabulary
 
 SCHEMES: dict[str, type[Positions]] = {

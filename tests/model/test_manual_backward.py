@@ -1,5 +1,7 @@
 """Backward by hand: every pair of functions, and models that are trained on them."""
 
+import json
+import math
 from pathlib import Path
 from typing import get_args
 
@@ -13,7 +15,8 @@ from toytrans.data.batches import Batch
 from toytrans.data.open import open_dataset
 from toytrans.model import backends
 from toytrans.model.decoding import search
-from toytrans.model.manual_backward import gradients, layers
+from toytrans.model.manual_backward import functions, gradients, layers
+from toytrans.model.manual_backward.gradients import compare
 from toytrans.model.transformer import Transformer
 from toytrans.training.faults import build_model, objective_of
 from toytrans.training.run import RunFolder, create_run
@@ -67,6 +70,98 @@ def test_queries_that_see_nothing_have_no_gradient_and_no_nan():
     assert all(each.isfinite().all() for each in (d_q, *others))
 
 
+# What `toytrans demo gradients` compares, and the mistakes people make that it finds -----------
+
+
+def failing() -> set[tuple[str, str]]:
+    return {(each.operation, each.of) for each in compare(1) if not each.passed}
+
+
+def test_every_operation_agrees():
+    derived = {name for name in vars(functions) if name.endswith("_backward")}
+    assert {f"{case.name}_backward" for case in cases(0)} == derived
+    found = compare(5)
+    assert {each.operation for each in found} == {c.title for c in cases(0)} | {"whole model"}
+    assert all(each.passed for each in found)
+    assert all(each.relative < 1e-13 for each in found), "rounding, far below the tolerance"
+
+
+def test_a_softmax_gradient_of_its_diagonal_alone_is_found(monkeypatch):
+    def diagonal(gradient, needed):
+        (weights,) = needed
+        return (gradient * weights * (1 - weights),)
+
+    monkeypatch.setattr(functions, "softmax_backward", diagonal)
+    found = failing()
+    assert ("softmax", "x") in found and ("softmax", "(output)") not in found
+    assert {("attention", name) for name in ("q", "k", "bias")} <= found
+    assert ("attention", "v") not in found
+
+
+def test_a_gradient_of_k_without_its_transpose_is_found(monkeypatch):
+    """In self-attention it fits; where Tq and Tk differ, the sizes themselves refuse it."""
+    sound = functions.attention_backward
+
+    def untransposed(gradient, needed):
+        q, _, v, weights, *_, scale, _ = needed
+        d_q, d_k, d_v, d_bias = sound(gradient, needed)
+        (d_scores,) = functions.softmax_backward(gradient @ v.mT, (weights,))
+        if d_scores.shape[-1] == d_scores.shape[-2]:
+            d_k = scale * d_scores @ q
+        else:
+            with pytest.raises(RuntimeError):
+                d_scores @ q
+        return d_q, d_k, d_v, d_bias
+
+    monkeypatch.setattr(functions, "attention_backward", untransposed)
+    assert {operation for operation, _ in failing()} == {"whole model"}
+
+
+def test_a_layer_norm_without_its_epsilon_is_found(monkeypatch):
+    sound = functions.layer_norm_backward
+
+    def bare(gradient, needed):
+        normal, inverse, weight = needed
+        variance = inverse**-2 - 1e-5
+        return sound(gradient, (normal, variance.rsqrt(), weight))
+
+    monkeypatch.setattr(functions, "layer_norm_backward", bare)
+    found = failing()
+    assert {("LayerNorm", "x"), ("LayerNorm, small x", "x")} <= found
+    assert ("LayerNorm", "weight") not in found
+
+
+def test_a_wrong_forward_pass_is_found(monkeypatch):
+    sound = functions.relu
+    monkeypatch.setattr(functions, "relu", lambda x: (sound(x)[0] + 1, sound(x)[1]))
+    assert failing() >= {("ReLU", "(output)")}
+
+
+def test_the_table_and_the_document_hold_the_numbers_of_the_run(command, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "80")
+    answer = command("demo", "gradients")
+    lines = answer.out.splitlines()
+    expected = [each.to_dict() for each in compare(3)]
+    assert answer.code == 0 and not answer.err
+    assert max(map(len, lines)) <= 80 and "…" not in answer.out
+    assert f"{len(expected)} passed, 0 failed" in lines[-1]
+    document = json.loads(command("demo", "gradients", "--json").out)
+    assert document["passed"] is True and document["seeds"] == 3
+    assert document["gradients"] == json.loads(json.dumps(expected))
+
+
+@pytest.mark.parametrize("factor", [1.0, math.nan])
+def test_a_difference_makes_the_command_fail(factor, command, monkeypatch):
+    monkeypatch.setattr(functions, "relu_backward", lambda gradient, _: (factor * gradient,))
+    answer = command("demo", "gradients")
+    assert answer.code == 1 and "FAIL" in answer.out and "failed" in answer.out
+    answer = command("demo", "gradients", "--json")
+    assert answer.code == 1 and json.loads(answer.out)["passed"] is False
+
+
+# Whole models --------------------------------------------------------------------------------
+
+
 def pair_of_models(fault=None, **model) -> list[Transformer]:
     """The same weights, trained by autograd and by hand; autograd's attention is no kernel's."""
     built = []
@@ -79,7 +174,7 @@ def pair_of_models(fault=None, **model) -> list[Transformer]:
 @pytest.fixture
 def autograd_alone(monkeypatch):
     """The CPU backend has its own gradient; here autograd derives every one."""
-    monkeypatch.setattr(backends, "BACKENDS", ())
+    monkeypatch.setattr(backends, "backend_for", lambda *_: None)
 
 
 @pytest.mark.parametrize("variant", VARIANTS, ids=str)

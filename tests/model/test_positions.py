@@ -9,7 +9,7 @@ from conftest import VOCABULARY, model_of
 
 from toytrans.errors import UserError
 from toytrans.model.positions.absolute import sinusoids
-from toytrans.model.positions.relative import DistanceBias, for_gradients
+from toytrans.model.positions.relative import distance_bias, for_gradients
 from toytrans.tokens import BOS_ID, EOS_ID, PAD_ID
 
 
@@ -162,7 +162,7 @@ def test_the_gradient_for_a_gpu_is_that_of_a_cpu(ways):
     features = torch.randn(9, 4, dtype=torch.float64)
     index = torch.randint(9, (ways, 2, 5, 6))
     rows = [0] * 3 if ways == 1 else [1, 0, 1]
-    expected = DistanceBias()(weights, features, index, rows)
+    expected = distance_bias(weights, features, index, rows)
     places = [index[row].flatten() for row in (rows if ways > 1 else [0])]
     found = for_gradients(weights, features, places)
     found = found.view(3, 2, 5, 6).transpose(0, 1)

@@ -1,23 +1,47 @@
-"""Attention on a CPU in few passes over memory, its gradient written by hand."""
+"""Attention and dropout, faster: the numbers of `eager_attention`, and of torch's dropout by other
+draws.
+
+On a CPU attention takes few passes over memory, with its gradient written by hand. On a GPU it is
+torch's fused kernel, where that can express it.
+"""
 
 from collections.abc import Callable
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 from torch.nn import functional as F
+from torch.nn.attention import SDPBackend, sdpa_kernel
 
-from toytrans.model.backends.dropout import keep_mask
 from toytrans.model.context import AttentionContext
 
 
-def fits(q: Tensor, context: AttentionContext, cap: float) -> bool:
-    """Any attention on a CPU."""
-    return q.device.type == "cpu"
+def backend_for(q: Tensor, context: AttentionContext, cap: float) -> Callable[..., Tensor] | None:
+    """The attention that takes the arguments of `eager_attention` and gives its outputs; None =
+    none can. The fused kernel has no cap, and rounds a bias to bf16."""
+    if q.device.type == "cpu":
+        return cpu_attention
+    rounds = context.distances is not None and context.distances.needs_fp32
+    return fused_attention if q.device.type == "cuda" and not cap and not rounds else None
 
 
-def attend(
+def split_heads(projected: Tensor, parts: int, n_heads: int) -> tuple[Tensor, ...]:
+    """A projection (B, L, parts D) -> its parts (B, H, L, Dh) each.
+
+    A CPU multiplies what lies in one piece, so all parts are copied at once. A GPU's kernels read
+    them where they are, and put their gradients together in one pass.
+    """
+    heads = projected.unflatten(-1, (parts, n_heads, -1))
+    if projected.device.type == "cuda":
+        return tuple(part.transpose(1, 2) for part in heads.unbind(2))
+    return heads.permute(2, 0, 3, 1, 4).contiguous().unbind()
+
+
+# On a CPU ------------------------------------------------------------------------------------
+
+
+def cpu_attention(
     q: Tensor,
     k: Tensor,
     v: Tensor,
@@ -154,3 +178,89 @@ def _softmax(x: Tensor) -> Tensor:
     if width >= 16:
         return x.softmax(-1)
     return F.pad(x, (0, 16 - width), value=-torch.inf).softmax(-1)[..., :width].contiguous()
+
+
+# On a GPU ------------------------------------------------------------------------------------
+
+
+def kernels(mask: Tensor | None) -> list[SDPBackend]:
+    """The kernels that torch may choose from. mask: what is added to the scores, or None.
+
+    cuDNN's is not among them: it makes a plan for every new shape, which takes far longer than a
+    step of a toy. Flash attention takes no mask.
+    """
+    some = [SDPBackend.EFFICIENT_ATTENTION, SDPBackend.MATH]
+    return [SDPBackend.FLASH_ATTENTION, *some] if mask is None else some
+
+
+def fused_attention(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    context: AttentionContext,
+    bias: Tensor | None = None,
+    cap: float = 0.0,
+    dropout: float = 0.0,
+    scale: float | None = None,
+) -> Tensor:
+    """The outputs (B, H, Tq, Dh) of `eager_attention`, without a cap.
+
+    context: with the numbers of `for_kernel`
+    """
+    assert not cap
+    mask, visible = context.additive, context.has_visible_key
+    if bias is not None:
+        bias = bias.to(q.dtype)
+        mask = bias if mask is None else bias + mask
+    with sdpa_kernel(kernels(mask)):
+        output = F.scaled_dot_product_attention(
+            q, k, v, attn_mask=mask, dropout_p=dropout, scale=scale
+        )
+    return output if visible is None else output * visible
+
+
+# Dropout -------------------------------------------------------------------------------------
+# (Srivastava et al. 2014). On a CPU torch draws one random number an element, which costs more
+# than the layer around it. Here one 64-bit word of torch's generator decides eight elements.
+
+
+def keep_mask(x: Tensor, rate: float) -> Tensor:
+    """0 with probability `rate`, else 1 / (1 - rate), like x: x times it is dropout.
+
+    On a CPU: of the 256 values of a random byte, the lowest 256 rate drop an element; that number
+    is rounded up or down at random for each mask, so that the rate holds on average.
+    """
+    if x.device.type != "cpu":
+        return F.dropout(torch.ones_like(x), rate)
+    lowest = int(256 * rate + float(torch.rand(())))
+    scale = 1 / (1 - rate)
+    if lowest in (0, 256):
+        return torch.full_like(x, 0 if lowest else scale)
+    words = torch.empty(-(-x.numel() // 8), dtype=torch.int64).random_(-(2**63), None)
+    highest = lowest - 129  # of the bytes -128 .. 127 that drop
+    shares = words.view(torch.int8)[: x.numel()].view(x.shape)
+    kept = shares.clamp(highest, highest + 1).sub_(highest)  # 0 or 1, quicker than to compare
+    return kept.to(x.dtype).mul_(scale)
+
+
+def dropout(x: Tensor, rate: float, training: bool = True) -> Tensor:
+    """x with elements zeroed with probability `rate` and the others made up for it."""
+    if not training or not rate:
+        return x
+    if x.device.type != "cpu":
+        return F.dropout(x, rate)
+    return x * keep_mask(x, rate)
+
+
+class Dropout(nn.Module):
+    """`dropout` as a layer."""
+
+    def __init__(self, rate: float) -> None:
+        super().__init__()
+        self.rate = rate
+
+    def forward(self, x: Tensor) -> Tensor:
+        return dropout(x, self.rate, self.training)
+
+    def extra_repr(self) -> str:
+        return f"rate={self.rate}"
