@@ -9,9 +9,14 @@ from torch.nn import functional as F
 
 from toytrans import evaluation
 from toytrans.data.batches import make_batch
-from toytrans.data.open import open_dataset
+from toytrans.data.open import (
+    Selection,
+    first_of_each,
+    open_dataset,
+    pairs_of_split,
+    trained_lengths,
+)
 from toytrans.data.pairs import DataFacts
-from toytrans.data.selection import Selection, first_of_each, pairs_of_split, trained_lengths
 from toytrans.errors import UserError
 from toytrans.evaluation import Scores, Span, evaluate, spans, translate, wilson_interval
 from toytrans.model.decoding import search

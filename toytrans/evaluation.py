@@ -21,10 +21,10 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from toytrans.config.sealed import fault_remark
+from toytrans.config.names import fault_remark
 from toytrans.data.batches import Batch, evaluation_batches
+from toytrans.data.open import first_of_each
 from toytrans.data.pairs import DataFacts, Pairs, Side, pad_rows
-from toytrans.data.selection import first_of_each
 from toytrans.html import html_table
 from toytrans.model.decoding import search
 from toytrans.model.seq2seq import Seq2Seq

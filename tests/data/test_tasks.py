@@ -14,10 +14,8 @@ from hypothesis import strategies as st
 from toytrans.config.names import TaskName
 from toytrans.data.hashing import mix
 from toytrans.data.open import open_dataset
-from toytrans.data.pairs import Pairs
-from toytrans.data.tasks import TASKS
-from toytrans.data.tasks.base import TaskPairs
-from toytrans.data.tasks.lexicon import SWAP, dictionary
+from toytrans.data.task_pairs import TaskPairs
+from toytrans.data.tasks import SWAP, TASKS, dictionary
 
 NAMES = get_args(TaskName)
 
@@ -29,12 +27,14 @@ def dataset_of(task: str, seed: int = 0, **data: object) -> TaskPairs:
     return source
 
 
-def as_symbols(source: TaskPairs, pairs: Pairs) -> list[tuple[list[str], list[str]]]:
-    decode = source.facts.vocabulary.decode
-    return [
-        (decode(src), decode(tgt))
-        for src, tgt in zip(pairs.src.tolist(), pairs.tgt.tolist(), strict=True)
-    ]
+def drawn(
+    source: TaskPairs, count: int | torch.Tensor, split: str = "train"
+) -> list[tuple[list[str], list[str]]]:
+    """Symbols of the first pairs of a split, or of those at some indices."""
+    indices = torch.arange(count) if isinstance(count, int) else count
+    decode, pairs = source.facts.vocabulary.decode, source.pairs(split, indices)
+    sides = zip(pairs.src.tolist(), pairs.tgt.tolist(), strict=True)
+    return [(decode(src), decode(tgt)) for src, tgt in sides]
 
 
 def number(digits: list[str]) -> int:
@@ -96,17 +96,14 @@ RULES = {
 
 @pytest.mark.parametrize("task", NAMES)
 def test_targets_follow_the_rule(task):
-    source = dataset_of(task, seed=3, train_length=[1, 12])
-    pairs = source.pairs("train", torch.arange(400))
-    sequences = as_symbols(source, pairs)
+    sequences = drawn(dataset_of(task, seed=3, train_length=[1, 12]), 400)
     assert len({len(src) for src, _ in sequences}) > 5
     for src, tgt in sequences:
         assert tgt == RULES[task](src)
 
 
 def test_swaps_and_double_words_do_occur_in_the_lexicon():
-    source = dataset_of("lexicon", seed=3, train_length=[6, 12])
-    sources = [src for src, _ in as_symbols(source, source.pairs("train", torch.arange(100)))]
+    sources = [src for src, _ in drawn(dataset_of("lexicon", seed=3, train_length=[6, 12]), 100)]
     assert sum(src.count(SWAP) > 1 for src in sources) > 10
     for src in sources:
         places = [k for k, word in enumerate(src) if word == SWAP]
@@ -158,8 +155,7 @@ def test_stacks_of_any_actions_are_those_of_a_list(rows):
 
 
 def test_stacks_and_actions_are_drawn_as_on_the_board():
-    source = dataset_of("stack", symbols=2, train_length=[9, 9])
-    sources = [src for src, _ in as_symbols(source, source.pairs("train", torch.arange(8000)))]
+    sources = [src for src, _ in drawn(dataset_of("stack", symbols=2, train_length=[9, 9]), 8000)]
     heights = torch.tensor([sum(s in "01" for s in src) for src in sources]).bincount()
     assert heights[0] == 0 and len(heights) == 9, "a stack, and at least one action"
     assert (heights[1:] - 1000).abs().max() < 5 * 1000**0.5
@@ -175,9 +171,7 @@ def test_stacks_and_actions_are_drawn_as_on_the_board():
 )
 def test_sources_of_a_length_are_counted_right(task, shortest):
     source = dataset_of(task, symbols=2, train_length=[shortest, 10])
-    sources = {
-        tuple(src) for src, _ in as_symbols(source, source.pairs("train", torch.arange(9000)))
-    }
+    sources = {tuple(src) for src, _ in drawn(source, 9000)}
     for length in range(shortest, shortest + 3):
         assert sum(len(src) == length for src in sources) == TASKS[task].count(2, length)
     assert 10_000 <= TASKS[task].count(2, 2**16) < 10**9, "long ones are not counted to the end"
@@ -188,7 +182,7 @@ def test_operands_are_as_long_as_the_board_says(task, sign):
     source = dataset_of(task, train_length=[1, 20])
     assert source.facts.vocabulary.separators == (sign,)
     lengths = set()
-    for src, _ in as_symbols(source, source.pairs("train", torch.arange(3000))):
+    for src, _ in drawn(source, 3000):
         a, b = src.index(sign), len(src) - src.index(sign) - 1
         assert 1 <= a <= 10 and 1 <= b <= 20 - a - 1
         assert src[a - 1] != "0" and src[-1] != "0"
@@ -200,23 +194,17 @@ def test_operands_are_as_long_as_the_board_says(task, sign):
 
 @pytest.mark.parametrize("task", NAMES)
 def test_a_pair_depends_on_seed_split_and_index_alone(task):
-    def pairs(split: str, indices: torch.Tensor, seed: int = 0) -> list:
-        source = dataset_of(task, seed=seed, train_length=[1, 9])
-        return as_symbols(source, source.pairs(split, indices))
-
-    many, some = pairs("test", torch.arange(300)), torch.tensor([299, 7, 7, 130])
-    assert pairs("test", some) == [many[i] for i in some.tolist()]
-    assert many != pairs("valid", torch.arange(300))
-    assert many != pairs("test", torch.arange(300), seed=1)
+    source, other = (dataset_of(task, seed=seed, train_length=[1, 9]) for seed in (0, 1))
+    many, some = drawn(source, 300, "test"), torch.tensor([299, 7, 7, 130])
+    assert drawn(source, some, "test") == [many[i] for i in some.tolist()]
+    assert many != drawn(source, 300, "valid") and many != drawn(other, 300, "test")
 
 
 @pytest.mark.parametrize("task", NAMES)
 def test_no_source_of_valid_or_test_is_trained_on(task):
     source = dataset_of(task, train_length=[1, 7], test_length=[1, 7])
-    seen = {}
-    for split, count in (("train", 4000), ("valid", 1000), ("test", 1000)):
-        pairs = source.pairs(split, torch.arange(count))
-        seen[split] = {tuple(src) for src, _ in as_symbols(source, pairs)}
+    counts = {"train": 4000, "valid": 1000, "test": 1000}
+    seen = {name: {tuple(s) for s, _ in drawn(source, n, name)} for name, n in counts.items()}
     limit = next(n for n in range(20) if TASKS[task].count(10, n) >= 10_000)
     assert limit <= 7
 
@@ -233,10 +221,7 @@ def test_no_source_of_valid_or_test_is_trained_on(task):
 
 def test_splits_may_overlap_where_a_board_wants_it():
     source = dataset_of("copy", symbols=2, train_length=[14, 14], disjoint=False)
-    train, test = (
-        {tuple(src) for src, _ in as_symbols(source, source.pairs(split, torch.arange(5000)))}
-        for split in ("train", "test")
-    )
+    train, test = ({tuple(s) for s, _ in drawn(source, 5000, name)} for name in ("train", "test"))
     assert len(train & test) > 100
     assert "disjoint is false" in source.notes[0]
 

@@ -23,7 +23,6 @@ import operator
 import random
 from collections.abc import Callable
 from dataclasses import replace
-from time import perf_counter
 from typing import Any, NoReturn
 
 import torch
@@ -40,7 +39,7 @@ from toytrans.data.pairs import (
     Sequences,
     pad_rows,
 )
-from toytrans.data.tasks.base import (
+from toytrans.data.task_pairs import (
     FEWEST_SOURCES,
     Task,
     TaskPairs,
@@ -58,9 +57,6 @@ USUAL_SYMBOLS, MOST_SYMBOLS = 10, 10**5
 
 TRIED = 32
 """Training pairs that are tried out at the start. A run remembers them by their sha256."""
-
-SLOWEST = 1.0
-"""Seconds of a pair. With slower ones a pool would take hours."""
 
 FEW, LONGEST_FEW = 64, 32
 """To see whether a sampler has few sources of a length, so many are drawn: then one comes twice.
@@ -95,8 +91,8 @@ def open_own_task(config: Config, facts: DataFacts | None = None) -> TaskPairs:
 
 
 def _try_out(own: "OwnTask", pairs: TaskPairs) -> str:
-    """The sha256 of the first training pairs. Raises UserError where a function is not pure, takes
-    too long or always gives an empty target."""
+    """The sha256 of the first training pairs. Raises UserError where a function is not pure or
+    always gives an empty target."""
     low, high = pairs.facts.train_length
     for length in sorted({max(low, own.shortest), high}) if own.source else ():
         if own.drawn(pairs.seed, length) != own.drawn(pairs.seed, length):
@@ -106,16 +102,9 @@ def _try_out(own: "OwnTask", pairs: TaskPairs) -> str:
             )
     indices = torch.arange(min(TRIED, pairs.size("train") or TRIED))
     sources = _rows(*pairs.sources("train", indices))
-    targets: list[Row] = []
-    for source in sources:
-        began = perf_counter()
-        targets.append(own.target_of(source))
-        if (took := perf_counter() - began) > SLOWEST:
-            own.refuse(
-                f"takes {took:.1f} s a pair; a training needs thousands: make it faster, or write "
-                "pairs to a file and name that in data.files"
-            )
-        if own.target_of(source) != targets[-1]:
+    targets = [own.target_of(source) for source in sources]
+    for source, target in zip(sources, targets, strict=True):
+        if own.target_of(source) != target:
             own.refuse(
                 f"is not pure: two calls of {_call(source)} differ; it must depend on the source "
                 "alone"
@@ -137,8 +126,6 @@ class OwnTask:
         """symbols: data.symbols of the config. Raises UserError."""
         self.reference, self.name = reference, user_code.shown(reference)
         made = user_code.load(reference)
-        if inspect.ismodule(made):
-            self.refuse("is a module, not a function or an object with target(source)")
         if inspect.isclass(made):
             made = self._returned(made, f"{made.__name__}()")
         target, self.source = getattr(made, "target", made), getattr(made, "source", None)
@@ -193,9 +180,7 @@ class OwnTask:
     def _answer(self, function: Any, size: int, given: Row | int, *more: Any) -> Row:
         """What a function of the task answers, as a list of whole numbers below `size`."""
         argument, call = given.copy() if isinstance(given, list) else given, _call(given)
-        answer = self._returned(function, call, argument, *more)
-        if argument != given:
-            self.refuse(f"{call} changes its argument; begin with source = list(source)")
+        answer = self._returned(function, call, argument, *more)  # which may change the copy
         if not isinstance(answer, list | tuple):
             hint = "; does it end with return?" if answer is None else ""
             self.refuse(f"{call} is {_kind(answer)}, not a list of whole numbers{hint}")

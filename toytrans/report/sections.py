@@ -11,9 +11,9 @@ from typing import Any, NamedTuple
 from toytrans.checks.plan import check
 from toytrans.checks.result import Report as Checks
 from toytrans.config.load import compared_with_defaults
-from toytrans.config.sealed import fault_remark
+from toytrans.config.names import fault_remark
 from toytrans.data.batches import make_batch
-from toytrans.data.selection import Selection, pairs_of_split
+from toytrans.data.open import Selection, pairs_of_split
 from toytrans.doctor.findings import examine
 from toytrans.doctor.record import read_snapshot
 from toytrans.errors import UserError

@@ -13,8 +13,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from pydantic import BaseModel, ConfigDict
 
-from toytrans.config.names import Metric
-from toytrans.config.sealed import fault_remark
+from toytrans.config.names import Metric, fault_remark
 from toytrans.errors import UserError
 from toytrans.evaluation import PARTS, Span
 from toytrans.figures import Point, draw_lengths, drawn

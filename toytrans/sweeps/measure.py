@@ -15,8 +15,8 @@ from pydantic import BaseModel, ConfigDict, Field, model_validator
 from toytrans import user_code
 from toytrans.config.names import Metric
 from toytrans.config.schema import LONGEST, Config, Positive, Range, Section
+from toytrans.data.open import Selection
 from toytrans.data.pairs import Side, Split
-from toytrans.data.selection import Selection
 from toytrans.errors import UserError
 from toytrans.evaluation import Scores, Span, Summary, spans
 from toytrans.files import read_json

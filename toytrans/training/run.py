@@ -31,11 +31,11 @@ except ImportError:  # not on Windows
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from toytrans.config.load import load_config, save_config
+from toytrans.config.names import fault_remark, is_sealed
 from toytrans.config.schema import Config
-from toytrans.config.sealed import fault_remark, is_sealed
 from toytrans.data.files import MOST_BYTES
+from toytrans.data.open import Selection, pairs_of_files, pairs_of_split, trained_lengths
 from toytrans.data.pairs import MOST_TARGET_GROWTH, DataFacts, Split
-from toytrans.data.selection import Selection, pairs_of_files, pairs_of_split, trained_lengths
 from toytrans.errors import UserError
 from toytrans.evaluation import Scores, evaluate, translate
 from toytrans.files import (
