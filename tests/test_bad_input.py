@@ -26,7 +26,7 @@ from conftest import call, tiny_yaml
 from safetensors import safe_open
 from torch import Tensor
 
-from toytrans.data.tasks.base import TaskPairs
+from toytrans.data.task_pairs import TaskPairs
 from toytrans.training.checkpoint import checkpoint_file, saved_steps
 from toytrans.training.run import RunFolder
 

@@ -67,7 +67,7 @@ def test_lines_that_are_no_records_are_counted(one: Path, command: Command):
 
 
 def test_a_page_of_several_runs_says_which_are_broken(one: Path, command: Command):
-    sealed = toytrans.config.sealed.seal("no_causal", b"8 bytes.")
+    sealed = toytrans.config.names.seal("no_causal", b"8 bytes.")
     for name, fault in (("broken", "no_causal"), ("exercise", sealed)):
         shutil.copytree(one, name)
         config = Path(name, "config.yaml")

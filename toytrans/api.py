@@ -11,11 +11,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from toytrans.config.load import config_of, lay_over, read_tree
+from toytrans.config.names import fault_remark
 from toytrans.config.schema import Config
-from toytrans.config.sealed import fault_remark
 from toytrans.config.yaml import IN_PYTHON, Tree
+from toytrans.data.open import Selection
 from toytrans.data.pairs import Side, Split
-from toytrans.data.selection import Selection
 from toytrans.errors import UserError
 from toytrans.evaluation import Scores
 from toytrans.model.initialisation import count_parameters

@@ -1,20 +1,20 @@
-"""What a name means: a task, a fault, a check, or a key of a config."""
+"""What a name means: a task, a fault, a check, or a config key; and a new config with comments."""
 
 from difflib import get_close_matches
 from pathlib import Path
-from typing import TYPE_CHECKING, cast, get_args
+from textwrap import wrap
+from typing import TYPE_CHECKING, Any, cast, get_args
 
 from toytrans.checks.result import CHECKS
-from toytrans.config.explain import explain_key, keys
-from toytrans.config.load import check_config, load_config
+from toytrans.config.load import check_config, flatten, load_config
 from toytrans.config.names import FaultName, TaskName
-from toytrans.config.yaml import Tree
+from toytrans.config.schema import Config, Key, keys, nearest_key
+from toytrans.config.yaml import Tree, write_yaml
 from toytrans.errors import UserError
 from toytrans.user_code import is_reference, shown, trust
 
 if TYPE_CHECKING:
-    from toytrans.config.schema import Config
-    from toytrans.data.tasks.base import TaskPairs
+    from toytrans.data.task_pairs import TaskPairs
 
 Card = dict[str, str]
 """What there is to say of a name, by heading."""
@@ -37,21 +37,15 @@ def explain(name: str) -> str:
 
 def card(name: str) -> Card:
     """What there is to say of a name, by heading. Raises UserError."""
-    tasks, faults = get_args(TaskName), get_args(FaultName)
-    if name in tasks or is_reference(name):
+    if name in get_args(TaskName) or is_reference(name):
         return _of_task(_small(name, 10))
     if name.endswith((".yaml", ".yml")):
         return _of_task(load_config(Path(name)))
-    if name in faults:
+    if name in get_args(FaultName):
         return _of_fault(cast(FaultName, name))
     if name in CHECKS:
         return _of_check(name)
-    near = get_close_matches(name, (*LISTS, *tasks, *faults, *CHECKS), n=1)
-    known = {each for key in keys() for each in (key.path, key.section, key.name)}
-    if near and name not in known:
-        raise UserError(f"no task, fault, check or key {name!r}; did you mean {near[0]}?")
-    first, *others = explain_key(name)
-    return first.card | {key.name: key.meaning for key in others}
+    return _of_key(name)
 
 
 def listed(kind: str) -> list[tuple[str, ...]]:
@@ -71,25 +65,25 @@ def listed(kind: str) -> list[tuple[str, ...]]:
     return [("key", "default", "meaning"), *every]
 
 
-def _small(name: str, longest: int) -> "Config":
+def _small(name: str, longest: int) -> Config:
     """A config of a task. The caller named the task's code, so that is run."""
     config = check_config(Tree(name, {"data": {"task": name, "train_length": [1, longest]}}))
     trust(config.references.values())
     return config
 
 
-def _opened(config: "Config") -> "TaskPairs":
+def _opened(config: Config) -> "TaskPairs":
     from toytrans.data.open import open_dataset
-    from toytrans.data.tasks.base import TaskPairs
+    from toytrans.data.task_pairs import TaskPairs
 
     pairs = open_dataset(config)
     assert isinstance(pairs, TaskPairs)
     return pairs
 
 
-def _of_task(config: "Config") -> Card:
+def _of_task(config: Config) -> Card:
     """The card of the task of a config. Raises UserError where it reads files."""
-    from toytrans.data.tasks.lexicon import translations
+    from toytrans.data.tasks import translations
 
     data = config.data
     if data.task is None:
@@ -140,3 +134,63 @@ def _of_check(name: str) -> Card:
         "finds": ", ".join(found) or "no fault that --break plants",
         "ask it alone": f"toytrans check RUN --only {name}",
     }
+
+
+def _of_key(name: str) -> Card:
+    """The card of a key, or of a section with its keys. Raises UserError for any other name."""
+    matching = [key for key in keys() if name in (key.path, key.section)]
+    if not matching:
+        section, _, last = name.rpartition(".")
+        others = (*LISTS, *get_args(TaskName), *get_args(FaultName), *CHECKS)
+        is_key = last in {key.name for key in keys()}
+        near = next(iter(() if is_key else get_close_matches(name, others, n=1)), "")
+        near = near or nearest_key(section, last)
+        hint = f"did you mean {near}?" if near else "`toytrans explain` lists all keys"
+        raise UserError(f"no task, fault, check or key {name!r}; {hint}")
+    key, *inside = matching
+    card = {"meaning": key.meaning, "type": key.type, "default": key.default}
+    card |= {"range": key.range.replace("`", "")} | {each.name: each.meaning for each in inside}
+    return {heading: text for heading, text in card.items() if text}
+
+
+# A new config --------------------------------------------------------------------------------
+
+USUAL = {
+    "": "seed",
+    "data.": "task symbols train_length test_length batch_tokens",
+    "model.": "d_model n_heads n_encoder_layers n_decoder_layers d_ff dropout positions",
+    "train.": "max_steps lr schedule warmup_steps eval_every stop_at_exact_match",
+}
+"""Keys of a new config, by section."""
+
+LEARNED = {"eval_every": 100, "stop_at_exact_match": 0.99}
+"""Of `train`: measured often, and stopped when nearly all is right."""
+
+FOLLOW = ("data.test_length", "train.warmup_steps")
+"""Keys of a new config that follow from others until their # is removed."""
+
+HEADER = """\
+# Train with `toytrans train FILE`. `toytrans explain KEY` explains a key.
+# Remove the # before a key to set it; otherwise it follows from other keys.
+"""
+
+
+def new_config(task: str) -> str:
+    """A commented config of a task, as YAML. It stops when it has learned. Raises UserError."""
+    config = check_config(Tree("a new config", {"data": {"task": task}, "train": LEARNED}))
+    values = flatten(config.model_dump(mode="json"))
+    known, lines = {key.path: key for key in keys()}, [HEADER]
+    for section, names in USUAL.items():
+        lines += [f"\n{section[:-1]}:\n"] if section else []
+        lines += [_line(known[section + name], values[section + name]) for name in names.split()]
+    return "".join(lines)
+
+
+def _line(key: Key, value: Any) -> str:
+    """The meaning of a key as comments, and its value."""
+    indent = "  " if key.section else ""
+    texts = [key.meaning, *[f"One of {key.range.replace('`', '')}."] * ("`" in key.range)]
+    comments = [f"# {line}" for text in texts for line in wrap(text, 90)]
+    setting = write_yaml({key.name: value}).rstrip()
+    setting = f"# {setting}" if key.path in FOLLOW else setting
+    return "".join(f"{indent}{line}\n" for line in [*comments, setting])

@@ -10,8 +10,7 @@ from typing import get_args
 import pytest
 from conftest import Command, tiny_yaml
 
-from toytrans.config.names import FaultName
-from toytrans.config.sealed import seal
+from toytrans.config.names import FaultName, seal
 
 pytestmark = pytest.mark.usefixtures("here")
 SEALED = seal("no_causal", b"12345678")

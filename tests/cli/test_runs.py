@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from conftest import Command
 
-from toytrans.config.sealed import seal
+from toytrans.config.names import seal
 from toytrans.training.folder import locked_folder
 
 

@@ -12,8 +12,7 @@ import pytest
 from conftest import Command
 
 from toytrans.config.load import load_config
-from toytrans.config.names import FaultName
-from toytrans.config.sealed import seal
+from toytrans.config.names import FaultName, seal
 from toytrans.exercises.exercise import DRAWN, KINDS, draw, hints_of, read
 from toytrans.exercises.fault_cards import CARDS
 

@@ -25,9 +25,9 @@ from hypothesis import HealthCheck, Phase, given, seed, settings
 from hypothesis import strategies as st
 
 from toytrans.cli.app import app
-from toytrans.config.explain import keys
 from toytrans.config.load import load_config
 from toytrans.config.names import FaultName, FormatName, PositionName, TaskName
+from toytrans.config.schema import keys
 from toytrans.errors import UserError
 
 pytestmark = pytest.mark.slow

@@ -11,7 +11,7 @@ import typer
 from toytrans.cli.common import AsJson, Break, Overrides, TrustCode, newest, warn_of_fault
 from toytrans.cli.explain import print_card
 from toytrans.cli.terminal import Progress, output, plain_lines
-from toytrans.config.sealed import fault_remark, is_sealed, opened
+from toytrans.config.names import fault_remark, is_sealed, opened
 from toytrans.errors import UserError
 from toytrans.files import json_text
 from toytrans.user_code import RAISED, absolute, failure, load, trust

@@ -9,8 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any, get_args
 import typer
 
 from toytrans.cli.terminal import note
-from toytrans.config.names import FaultName, Metric
-from toytrans.config.sealed import fault_remark, is_sealed
+from toytrans.config.names import FaultName, Metric, fault_remark, is_sealed
 from toytrans.errors import UserError
 from toytrans.files import check_free, disk_errors, write_file
 from toytrans.user_code import trusting

@@ -22,7 +22,7 @@ from toytrans.cli.common import (
 )
 from toytrans.cli.results import print_comparison, print_scores
 from toytrans.cli.terminal import Bar, note
-from toytrans.config.sealed import fault_remark
+from toytrans.config.names import fault_remark
 from toytrans.errors import UserError
 from toytrans.files import csv_text, json_text, to_bytes
 

@@ -11,6 +11,7 @@ from toytrans.checks.result import CHECKS
 from toytrans.cli.common import write_new
 from toytrans.cli.terminal import note, output, plain, plain_lines, print_pairs, print_table
 from toytrans.config.names import FaultName, TaskName
+from toytrans.files import json_text
 
 
 def explain(
@@ -26,7 +27,7 @@ def explain(
     ] = None,
 ) -> None:
     """Explain a task, a fault, a check or a config key, or list them."""
-    from toytrans.config.explain import keys
+    from toytrans.config.schema import json_schema, keys
     from toytrans.glossary import LISTS, listed
 
     if name is None:
@@ -40,10 +41,7 @@ def explain(
         title = "toytrans explain NAME explains one; tasks, faults, checks or keys lists them."
         _print_rows(title, names)
     elif name == "schema":
-        from toytrans.config.schema import Config
-        from toytrans.files import json_text
-
-        print(json_text(Config.model_json_schema(), 1))
+        print(json_text(json_schema(), 1))
     elif name in LISTS:
         headings, *rows = listed(name)
         print_table(headings, (), rows, box=None)
@@ -74,7 +72,7 @@ def new(
     ] = None,
 ) -> None:
     """Write a commented config that trains as it is."""
-    from toytrans.config.load import new_config
+    from toytrans.glossary import new_config
 
     text = new_config(task)
     if out is None:

@@ -9,7 +9,7 @@ import typer
 
 from toytrans.cli.common import AsJson
 from toytrans.cli.terminal import Progress, note, print_table
-from toytrans.config.sealed import fault_remark
+from toytrans.config.names import fault_remark
 from toytrans.errors import UserError
 from toytrans.files import json_text
 from toytrans.rounding import share

@@ -1,20 +1,19 @@
-"""Read, override, save, compare and begin configs.
+"""Read, override, check, save and compare configs.
 
 A YAML file becomes a tree of plain values with the line of every key (`yaml`). `--set` overrides
 are laid over it. Pydantic checks the whole (`Config`).
 """
 
+import os
 import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from textwrap import wrap
 from typing import Any
 
 from pydantic import ValidationError
 
-from toytrans.config.explain import Key, keys, reason_of
-from toytrans.config.schema import OWN_CODE, Config
-from toytrans.config.yaml import Tree, parse_value, read_yaml, write_yaml
+from toytrans.config.schema import OWN_CODE, Config, keys, nearest_key
+from toytrans.config.yaml import IN_PYTHON, Tree, parse_value, read_yaml, write_yaml
 from toytrans.errors import UserError, did_you_mean
 from toytrans.user_code import SHIPPED, is_reference, trust
 
@@ -22,7 +21,7 @@ LIMITS = ("max_steps", "max_seconds", "stop_at_exact_match", "patience")
 MAY_DIFFER = ("device", *(f"train.{key}" for key in (*LIMITS, "cuda_graphs", "keep_checkpoints")))
 """What may change when a run is resumed: limits, and what changes no numbers."""
 
-IS_OTHERWISE = ("data.task", "data.files", "model.class")
+IS_OTHERWISE = {"data.task", "data.files", "model.class"}
 """Keys whose null means something else, and does not follow from other keys."""
 
 KEY_OPTIONS = {"device": "--device", "fault": "--break", "seed": "--seed"}
@@ -61,21 +60,12 @@ def shipped() -> list[str]:
 def read_tree(path: Path) -> Tree:
     """The values of a config file; where there is none of that path, of the shipped config of that
     name. Raises UserError where there is neither."""
-    file = _named(path)
-    return beside(read_yaml(file), file.parent)
-
-
-def _named(path: Path) -> Path:
-    try:
-        path.lstat()
-    except FileNotFoundError:
-        if str(path) in (names := shipped()):
-            return SHIPPED / f"{path}.yaml"
-        hint = did_you_mean(path.stem, names)
-        raise UserError(f"{path}: no such file and no shipped config; {hint}") from None
-    except OSError:
-        pass  # whoever reads it says why it cannot be read
-    return path
+    if not os.path.lexists(path):
+        if str(path) not in (names := shipped()):
+            hint = did_you_mean(path.stem, names)
+            raise UserError(f"{path}: no such file and no shipped config; {hint}")
+        path = SHIPPED / f"{path}.yaml"
+    return beside(read_yaml(path), path.parent)
 
 
 def beside(tree: Tree, folder: Path) -> Tree:
@@ -103,7 +93,7 @@ def check_config(tree: Tree) -> Config:
     try:
         return Config.model_validate(tree.values)
     except ValidationError as error:
-        raise UserError(reason_of(error, tree)) from None
+        raise UserError(_reason_of(error, tree)) from None
 
 
 def save_config(config: Config) -> str:
@@ -144,15 +134,15 @@ def config_for_resume(saved: Config, given: Config, run: Path) -> Config:
     return check_config(tree)
 
 
-def _left_out(config: Config) -> list[str]:
+def _left_out(config: Config) -> set[str]:
     """The keys of a config that were left to follow from others."""
     sections = {"data": config.data, "model": config.model, "train": config.train}
-    null = [key for key in keys() if key.default == "null" and key.section in sections]
-    return [
-        key.path
-        for key in null
-        if key.name not in sections[key.section].model_fields_set and key.path not in IS_OTHERWISE
-    ]
+    return {
+        f"{name}.{field.alias or key}"
+        for name, section in sections.items()
+        for key, field in type(section).model_fields.items()
+        if field.default is None and key not in section.model_fields_set
+    } - IS_OTHERWISE
 
 
 def _name_of(reference: str) -> str:
@@ -203,44 +193,73 @@ def _set(tree: Tree, key: str, value: Any, place: str) -> None:
     tree.places[key] = place
 
 
-# A new config --------------------------------------------------------------------------------
+# Refusals ------------------------------------------------------------------------------------
 
-USUAL = {
-    "": "seed",
-    "data.": "task symbols train_length test_length batch_tokens",
-    "model.": "d_model n_heads n_encoder_layers n_decoder_layers d_ff dropout positions",
-    "train.": "max_steps lr schedule warmup_steps eval_every stop_at_exact_match",
+BOUNDS = {"ge": "at least", "gt": "more than", "le": "at most", "lt": "less than"}
+
+EXPECTED = {
+    "int": "a whole number",
+    "float": "a number",
+    "bool": "true or false",
+    "string": "text",
+    "tuple": "a list, say [1, 20]",
+    "too": "a list of two, say [1, 20]",
+    "missing": "a list of two, say [1, 20]",
+    "none": "null",
+    "model": "a section of keys",
+    "finite": "a finite number",
 }
-"""Keys of a new config, by section."""
-
-LEARNED = {"eval_every": 100, "stop_at_exact_match": 0.99}
-"""Of `train`: measured often, and stopped when nearly all is right."""
-
-FOLLOW = ("data.test_length", "train.warmup_steps")
-"""Keys of a new config that follow from others until their # is removed."""
-
-HEADER = """\
-# Train with `toytrans train FILE`. `toytrans explain KEY` explains a key.
-# Remove the # before a key to set it; otherwise it follows from other keys.
-"""
+"""What a key takes, by the first word of pydantic's name for the problem."""
 
 
-def new_config(task: str) -> str:
-    """A commented config of a task, as YAML. It stops when it has learned. Raises UserError."""
-    config = check_config(Tree("a new config", {"data": {"task": task}, "train": LEARNED}))
-    values = flatten(config.model_dump(mode="json"))
-    known, lines = {key.path: key for key in keys()}, [HEADER]
-    for section, names in USUAL.items():
-        lines += [f"\n{section[:-1]}:\n"] if section else []
-        lines += [_line(known[section + name], values[section + name]) for name in names.split()]
-    return "".join(lines)
+def _reason_of(error: ValidationError, tree: Tree) -> str:
+    """Why a tree of values is refused, in one line: file, line, key, what was found, what is
+    expected. It is the first problem, unknown keys before all others."""
+    problems = error.errors()
+    unknown = [problem for problem in problems if problem["type"] == "extra_forbidden"]
+    problem = (unknown or problems)[0]
+    kind, path = problem["type"], [str(part) for part in problem["loc"]]
+    if kind == "refusal":
+        path += filter(None, problem["ctx"]["key"].split("."))
+        message = problem["ctx"]["reason"]
+    elif kind == "extra_forbidden":
+        message = f"unknown key; {_instead_of('.'.join(path[:-1]), path[-1])}"
+    elif kind == "missing" and not isinstance(problem["loc"][-1], int):
+        option = "" if tree.name == IN_PYTHON else f", or give --set {'.'.join(path)}=..."
+        message = f"missing; add it{option}"
+    else:
+        if kind == "missing":  # a value of a list
+            path.pop()
+        expected = _expected(problem, ".".join(path))
+        message = f"found {_shown(problem['input'])}{expected}"
+    key = ".".join(path)
+    shown = key if key.isprintable() else repr(key)[1:-1]  # it may hold line ends
+    return f"{tree.place(key)}: {shown + ': ' if key else ''}{message}"
 
 
-def _line(key: Key, value: Any) -> str:
-    """The meaning of a key as comments, and its value."""
-    indent = "  " if key.section else ""
-    texts = [key.meaning, *[f"One of {key.range.replace('`', '')}."] * ("`" in key.range)]
-    comments = [f"# {line}" for text in texts for line in wrap(text, 90)]
-    setting = write_yaml({key.name: value}).rstrip()
-    setting = f"# {setting}" if key.path in FOLLOW else setting
-    return "".join(f"{indent}{line}\n" for line in [*comments, setting])
+def _instead_of(section: str, name: str) -> str:
+    """What may be meant by an unknown key."""
+    if near := nearest_key(section, name):
+        return f"did you mean {near}?"
+    names = sorted(key.name for key in keys() if key.section == section)
+    return f"{section or 'a config'} has {', '.join(names)}"
+
+
+def _expected(problem: Any, path: str) -> str:
+    """What a key takes instead of what was found."""
+    context, kind = problem.get("ctx", {}), problem["type"]
+    key = next((key for key in keys() if key.path == path), None)
+    if key is not None and kind == "literal_error":
+        return f"; {did_you_mean(str(problem['input']), key.names)}"
+    if key is not None and kind == "string_pattern_mismatch":
+        return f", expected {key.meaning}"
+    for name, phrase in BOUNDS.items():
+        if name in context:
+            return f", expected {phrase} {context[name]}"
+    return f", expected {EXPECTED.get(kind.partition('_')[0], str(problem['msg']))}"
+
+
+def _shown(value: Any) -> str:
+    text = "null" if value is None else repr(value) if isinstance(value, str) else str(value)
+    text = text.lower() if isinstance(value, bool) else text
+    return text if len(text) <= 60 else text[:57] + "..."

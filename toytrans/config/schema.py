@@ -2,12 +2,28 @@
 
 A key that is null may take its value from other keys: test_length is five beyond train_length, say.
 Each section derives these values when it is validated, so a saved `config.yaml` holds every value.
-`load` reads files and overrides.
+`load` reads files and overrides. `keys` is the whole as a table.
 """
 
+import ast
 import sys
+from collections.abc import Iterator
+from difflib import get_close_matches
+from functools import cache
+from itertools import chain, pairwise
 from pathlib import Path
-from typing import Annotated, Any, Literal, NamedTuple, Self, TypeVar
+from types import NoneType, UnionType
+from typing import (
+    Annotated,
+    Any,
+    Literal,
+    NamedTuple,
+    Self,
+    TypeVar,
+    Union,
+    get_args,
+    get_origin,
+)
 
 from pydantic import (
     AfterValidator,
@@ -22,6 +38,7 @@ from pydantic import (
     field_validator,
     model_validator,
 )
+from pydantic.fields import FieldInfo
 from pydantic_core import PydanticCustomError
 
 from toytrans.config.names import (
@@ -32,8 +49,9 @@ from toytrans.config.names import (
     PadMask,
     PositionName,
     TaskName,
+    is_sealed,
+    opened,
 )
-from toytrans.config.sealed import is_sealed, opened
 from toytrans.errors import UserError
 from toytrans.user_code import absolute, is_reference, shown
 
@@ -111,7 +129,10 @@ OrSealed = Annotated[
 
 
 class Section(BaseModel):
-    """Part of a config. Unknown keys, loose types and changes are refused."""
+    """Part of a config. Unknown keys, loose types and changes are refused.
+
+    The text below a key says what it means; `keys` reads it.
+    """
 
     model_config = ConfigDict(
         extra="forbid",
@@ -119,7 +140,6 @@ class Section(BaseModel):
         frozen=True,
         allow_inf_nan=False,
         serialize_by_alias=True,
-        use_attribute_docstrings=True,
     )
 
     @field_validator("*")
@@ -183,10 +203,6 @@ MOST_IDS = 2**27
 """Ids of a validation or test split, padded to its longest sequence; less than fills a machine."""
 
 
-MOST_TOKENS = 2**24
-"""Padded tokens of a batch, and of all batches of one step."""
-
-
 class FilesConfig(Section):
     """Pairs read from files."""
 
@@ -223,7 +239,7 @@ class DataConfig(Section):
     """Number of validation pairs. null means 1000 for a task, all pairs of a file."""
     test_examples: Examples | None = None
     """Number of test pairs. null means 1000 for a task, all pairs of a file."""
-    batch_tokens: Annotated[int, Field(ge=1, le=MOST_TOKENS)] = 4096
+    batch_tokens: Annotated[int, Field(ge=1, le=2**24)] = 4096
     """Size of a batch in padded tokens: rows times (S + T)."""
     seed: Seed | None = None
     """Seed of pairs, splits and batches alone. null means the seed of the run."""
@@ -413,7 +429,7 @@ class TrainConfig(Section):
     """Weight decay of AdamW on matrices."""
     label_smoothing: Annotated[float, Field(ge=0, lt=1)] = 0.0
     """Share of the label's probability that is spread over the vocabulary."""
-    accumulate: Annotated[int, Field(ge=1, le=2**16)] = 1
+    accumulate: Annotated[int, Field(ge=1, le=2**10)] = 1
     """Number of batches whose gradients are added up for one step."""
     eval_every: Positive | None = None
     """Steps between two evaluations. null means a quarter of max_steps."""
@@ -489,7 +505,6 @@ class Config(Section):
             raise refusal("fault", "faults are made in toytrans' models; leave out model.class")
         if self.data.task is not None and (found := self.misfit(self.data.limits)):
             raise refusal(*found)
-        self._check_step()
 
     def misfit(self, limits: TaskLimits) -> tuple[str, str] | None:
         """A key of the lengths or numbers that do not fit the task, the position table or memory,
@@ -528,19 +543,6 @@ class Config(Section):
         target = (most - limits.target_slack) // limits.target_growth
         return min(most - 1 - self.source_bos, target)
 
-    def _check_step(self) -> None:
-        """Whether the batches of one step fit memory. All are there before the first is used:
-        each is divided by the number of tokens of all."""
-        data, count = self.data, self.train.accumulate
-        longest = (1 + data.limits.target_growth) * (data.train_length or (0, 0))[1] + 3
-        tokens = max(data.batch_tokens, longest)
-        if count > 1 and count * tokens > MOST_TOKENS:
-            raise refusal(
-                "train.accumulate",
-                f"{count:,} batches of up to {tokens:,} tokens are more than the {MOST_TOKENS:,} "
-                "of one step; lower it, data.batch_tokens or data.train_length",
-            )
-
     @property
     def references(self) -> dict[str, str]:
         """The code of the user's that it names, by key."""
@@ -563,3 +565,113 @@ class Config(Section):
     def source_bos(self) -> bool:
         """Whether sources start with BOS."""
         return bool(self.model.source_bos)
+
+
+# The keys as a table -------------------------------------------------------------------------
+
+WORDS = {int: "integer", float: "number", bool: "boolean", str: "string"}
+BOUNDS = {"ge": "≥", "gt": ">", "le": "≤", "lt": "<"}
+
+
+class Key(NamedTuple):
+    """A key of a config, or a section, whose type is "section".
+
+    default, range: as YAML. names: that it chooses among.
+    """
+
+    path: str
+    meaning: str
+    type: str
+    default: str = ""
+    range: str = ""
+    names: tuple[str, ...] = ()
+
+    @property
+    def section(self) -> str:
+        return self.path.rpartition(".")[0]
+
+    @property
+    def name(self) -> str:
+        return self.path.rpartition(".")[2]
+
+
+@cache
+def keys() -> tuple[Key, ...]:
+    """All sections and keys, each section before its keys."""
+    return tuple(_keys_of(Config, ""))
+
+
+def json_schema() -> dict[str, Any]:
+    """The JSON Schema of a config, for editors."""
+    schema = Config.model_json_schema()
+    for (section, name), meaning in _meanings().items():
+        part = schema if section == "Config" else schema["$defs"][section]
+        part["properties"][name.rstrip("_")]["description"] = meaning
+    return schema
+
+
+@cache
+def _meanings() -> dict[tuple[str, str], str]:
+    """What stands below each key in this file, by section and key."""
+    classes = ast.parse(Path(__file__).read_bytes()).body
+    return {
+        (section.name, ast.unparse(key.target)): " ".join(ast.literal_eval(text.value).split())
+        for section in classes
+        if isinstance(section, ast.ClassDef)
+        for key, text in pairwise(section.body)
+        if isinstance(key, ast.AnnAssign) and isinstance(text, ast.Expr)
+    }
+
+
+def _keys_of(section: type[Section], prefix: str) -> Iterator[Key]:
+    for name, field in section.model_fields.items():
+        path, meaning = prefix + (field.alias or name), _meanings()[section.__name__, name]
+        kinds = (field.annotation, *get_args(field.annotation))
+        inner = [kind for kind in kinds if isinstance(kind, type) and issubclass(kind, Section)]
+        if inner:
+            yield Key(path, meaning, "section", "required" * field.is_required())
+            yield from _keys_of(inner[0], f"{path}.")
+            continue
+        kind, names, bounds = _kind_of(field.annotation, field)
+        default = str(field.default)  # true, false and null are written otherwise in YAML
+        if field.default is None or isinstance(field.default, bool):
+            default = "null" if field.default is None else default.lower()
+        default = "required" if field.is_required() else default
+        span = bounds or ", ".join(f"`{each}`" for each in names)
+        yield Key(path, meaning, kind, default, span, names)
+
+
+def _kind_of(kind: Any, field: FieldInfo | None) -> tuple[str, tuple[str, ...], str]:
+    """Type of a value in words, names that it chooses among, and bounds; of a list, those of its
+    values. field: what is said of the type beside it."""
+    if get_origin(kind) is Annotated:
+        kind, *said = get_args(kind)
+        field = next((each for each in said if isinstance(each, FieldInfo)), None)
+        return _kind_of(kind, field)
+    title = (field.title or "") if field else ""
+    if get_origin(kind) in (Union, UnionType):
+        parts = [_kind_of(part, None) for part in get_args(kind) if part is not NoneType]
+        kinds, names, ranges = zip(*parts, strict=True)
+        return " or ".join(kinds), tuple(chain(*names)), "; ".join(filter(None, ranges))
+    if get_origin(kind) is Literal:
+        return f"name {title}".strip(), get_args(kind), ""
+    if get_origin(kind) is tuple:
+        return "list of 2", (), _kind_of(get_args(kind)[0], None)[2]
+    found = [
+        f"{sign} {getattr(limit, name):,}"
+        for name, sign in BOUNDS.items()
+        for limit in (field.metadata if field else ())
+        if hasattr(limit, name)
+    ]
+    return title or WORDS.get(kind, ""), (), ", ".join(found)
+
+
+def nearest_key(section: str, name: str) -> str:
+    """The key most like this one, first of its own section, then anywhere; empty without one."""
+    for candidates in ([key for key in keys() if key.section == section], keys()):
+        names = {key.name: key.path for key in candidates}
+        near = get_close_matches(name, names, n=1)
+        near += [known for known in names if name.startswith(known) and len(known) > 1]
+        if near:
+            return names[near[0]]
+    return ""

@@ -8,8 +8,7 @@ from collections.abc import Iterator
 from statistics import median
 from typing import Literal, NamedTuple
 
-from toytrans.config.names import FaultName
-from toytrans.config.sealed import is_sealed, opened
+from toytrans.config.names import FaultName, is_sealed, opened
 from toytrans.doctor.record import RunSnapshot
 from toytrans.exercises.fault_cards import CARDS
 from toytrans.training.run import Record

@@ -19,8 +19,7 @@ from typing import Annotated, Literal, NamedTuple, get_args
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
-from toytrans.config.names import FaultName
-from toytrans.config.sealed import NONCE, opened, seal
+from toytrans.config.names import NONCE, FaultName, opened, seal
 from toytrans.config.yaml import parse_value, read_yaml, write_yaml
 from toytrans.errors import UserError, did_you_mean
 from toytrans.exercises import MOST_ANSWERS, MOST_STUDENTS, Language

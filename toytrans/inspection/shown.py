@@ -8,8 +8,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from toytrans.config.names import fault_remark
 from toytrans.config.schema import Config, ModelConfig
-from toytrans.config.sealed import fault_remark
 from toytrans.data.batches import Batch, make_batch
 from toytrans.data.files import TextPair, encode_pairs
 from toytrans.data.open import open_dataset

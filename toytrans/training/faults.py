@@ -12,9 +12,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from toytrans.config.names import Backward, FaultName
+from toytrans.config.names import Backward, FaultName, fault_remark, is_sealed, opened
 from toytrans.config.schema import Config, ModelConfig
-from toytrans.config.sealed import fault_remark, is_sealed, opened
 from toytrans.data.batches import Batch
 from toytrans.errors import UserError
 from toytrans.model.attention import Attention

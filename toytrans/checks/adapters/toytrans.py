@@ -7,8 +7,8 @@ import torch
 from torch import Tensor
 
 from toytrans.checks.subject import Adapter, Facts, Symbols
+from toytrans.config.names import fault_remark, is_closed
 from toytrans.config.schema import Config
-from toytrans.config.sealed import fault_remark, is_closed
 from toytrans.data.batches import Batch, make_batch
 from toytrans.data.pairs import Pairs, pad_rows
 from toytrans.model.seq2seq import Seq2Seq
