@@ -36,9 +36,6 @@ EOS, or without it where that many were not enough. What follows EOS is of no ac
 PLACES = 1024
 """Longest sequence of a format with a table of positions, where the model itself has no limit."""
 
-BATCH = 100
-"""Sequences that are decoded together."""
-
 
 class Format(NamedTuple):
     """The packages that writing and decoding take, and the positions that can be expressed."""
@@ -107,10 +104,7 @@ def default_path(run: Run, name: ExportFormat) -> Path:
 
 def export(run: Run, name: ExportFormat, out: Path) -> None:
     """Write the model of a run. Raises UserError; nothing is left behind then."""
-    check_installed(name)
     check_fits(run, name)
-    if any("\ud800" <= letter <= "\udfff" for letter in str(out)):  # bytes that are no UTF-8
-        raise UserError(f"{out}: no name that every runtime can open; name another --out")
     try:
         with drafted(out) as draft:
             _module(name).write(run, draft)
@@ -119,14 +113,9 @@ def export(run: Run, name: ExportFormat, out: Path) -> None:
 
 
 def decoder_of(name: ExportFormat, path: Path) -> Decoder:
-    """Greedy decoding of an export in its runtime, up to and with EOS."""
-    decode: Decoder = _module(name).decoder(path)
-    return lambda src, most: cut(decode(src, most))
-
-
-def cut(rows: Rows) -> Rows:
-    """Rows up to and with EOS."""
-    return [row[: row.index(EOS_ID) + 1] if EOS_ID in row else row for row in rows]
+    """Greedy decoding of an export in its runtime."""
+    made: Decoder = _module(name).decoder(path)
+    return made
 
 
 def _module(name: ExportFormat) -> Any:
@@ -168,15 +157,17 @@ def random_sources(run: Run, rows: int, longest: int) -> Rows:
 
 
 def compare(run: Run, decode: Decoder, src: Rows) -> list[tuple[list[int], list[int]]]:
-    """The tokens of toytrans and of another runtime for each source, up to the limit of its
-    length."""
-    pairs, growth = [], run.facts.target_growth
-    for start in range(0, len(src), BATCH):
-        ids = pad_rows(batch := src[start : start + BATCH])[0]
-        limits = token_limits(ids, growth, run.config.model.max_length)
-        most = min(int(limits.max()), PLACES - 1)
-        tokens = search(run.model, ids, target_growth=growth).tokens[:, :most].tolist()
-        ours = [[token for token in row if token != PAD_ID] for row in tokens]
-        both = zip(ours, decode(batch, most), limits.tolist(), strict=True)
-        pairs += [(our[:limit], their[:limit]) for our, their, limit in both]
-    return pairs
+    """The tokens of toytrans and of another runtime for each source, EOS included, up to the limit
+    of its length."""
+    ids, growth = pad_rows(src)[0], run.facts.target_growth
+    limits = token_limits(ids, growth, run.config.model.max_length)
+    most = min(int(limits.max()), PLACES - 1)
+    ours = search(run.model, ids, target_growth=growth).tokens[:, :most].tolist()
+    both = zip(ours, decode(src, most), limits.tolist(), strict=True)
+    return [(_ended(our, limit), _ended(their, limit)) for our, their, limit in both]
+
+
+def _ended(row: list[int], limit: int) -> list[int]:
+    """A row up to its limit, or to EOS. Decoding fills ours up with PAD."""
+    row = row[:limit]
+    return row[: row.index(EOS_ID) + 1] if EOS_ID in row else [i for i in row if i != PAD_ID]

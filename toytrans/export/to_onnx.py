@@ -70,14 +70,11 @@ def write(run: Run, path: Path) -> None:
 @contextlib.contextmanager
 def _quiet() -> Iterator[None]:
     """Without the exporter's remarks on packages and axes that do not matter here."""
-    before = logging.root.manager.disable
     logging.disable(logging.WARNING)
-    try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")
-            yield
-    finally:
-        logging.disable(before)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        yield
+    logging.disable(logging.NOTSET)
 
 
 def decoder(path: Path) -> Decoder:
