@@ -160,6 +160,8 @@ SCHEMES = [
     *({"positions": name} for name in get_args(PositionName)),
     EVERY_ANCHOR,
     {"positions": "sinusoidal", "random_positions": True},
+    {"positions": "rotary", "cross_positions": "anchored"},
+    {"positions": "anchored", "cross_positions": "none"},
 ]
 """What a model's positions may be."""
 

@@ -259,6 +259,11 @@ GAPS = ("model.random_positions=true", "model.max_positions=100")  # room for a 
         (["model.max_positions=100"], ("model.max_positions", "positions: learned")),
         (["data.task=addition", "data.train_length=[1, 2]"], ("data.train_length", "3 or more")),
         ([*GAPS, "data.train_length=[1, 25]"], ("data.train_length: 25", "the 24 that")),
+        (["model.positions=anchored", "model.source_bos=false"], ("source_bos", "from BOS")),
+        (
+            ["model.backward=by_hand", "train.precision=bf16"],
+            ("train.precision", "fp32 or fp64, not bf16"),
+        ),
         # what just fits is taken
         (["model.d_model=7", "model.n_heads=7", "model.positions=none"], ()),
         ([TABLE, "data.test_length=[1, 511]"], ()),
@@ -305,6 +310,11 @@ def test_the_test_length_stays_within_a_table(tmp_path, task, rows, test_length)
 def test_warm_up_and_evaluations_follow_from_the_steps(tmp_path, steps, follows):
     train = load(tmp_path, "data: {task: copy}\n", f"train.max_steps={steps}").train
     assert (train.warmup_steps, train.eval_every) == follows
+
+
+def test_gradients_by_hand_take_fp32(tmp_path):
+    for road, precision in (("by_hand", "fp32"), ("autograd", "auto")):
+        assert load(tmp_path, PLAIN, f"model.backward={road}").train.precision == precision
 
 
 @pytest.mark.parametrize(

@@ -1,5 +1,6 @@
 """Backward by hand: every pair of functions, and models that are trained on them."""
 
+import copy
 import json
 import math
 from pathlib import Path
@@ -7,7 +8,7 @@ from typing import get_args
 
 import pytest
 import torch
-from conftest import VOCABULARY, config_of, model_of, tiny_yaml
+from conftest import VOCABULARY, config_of, model_of
 
 from toytrans.config.names import FaultName
 from toytrans.config.schema import TrainConfig
@@ -226,6 +227,9 @@ def test_weights_keep_their_names_and_load_either_way():
         model.requires_grad_(False)
     assert torch.allclose(autograd(SRC, TGT_IN), ours(SRC, TGT_IN), rtol=0, atol=1e-12)
     assert torch.equal(search(autograd, SRC).tokens, search(ours, SRC).tokens)
+    copied, expected = copy.deepcopy(ours), ours(SRC, TGT_IN)
+    ours.load_state_dict({name: 0 * values for name, values in ours.state_dict().items()})
+    assert torch.equal(copied(SRC, TGT_IN), expected), "a copy has weights of its own"
 
 
 @pytest.mark.parametrize("fault", get_args(FaultName))
@@ -276,33 +280,3 @@ def test_a_small_reverse_is_solved_by_hand_with_autograds_loss_curve(tmp_path, a
     loaded = RunFolder.open(tmp_path / "by_hand").load()
     assert loaded.config.model.backward == "by_hand"
     assert loaded.translate(["4 3 1"]) == ["1 3 4"]
-
-
-def test_a_run_by_hand_goes_on_and_is_measured_like_any_other(here, command):
-    Path("c.yaml").write_text(tiny_yaml(model={"dropout": 0.2, "backward": "by_hand"}))
-    fixed = ("--set", "train.warmup_steps=1", "--set", "train.schedule=constant")
-    train = ("train", "--config", "c.yaml", *fixed)
-    for words in (
-        ("--out", "whole"),
-        ("--out", "halves", "--set", "train.max_steps=2"),
-        ("--out", "halves", "--resume"),
-    ):
-        assert command(*train, *words).code == 0
-    whole, halves = (
-        RunFolder.open(Path(name)).load("last").model.state_dict() for name in ("whole", "halves")
-    )
-    assert all(torch.equal(whole[name], halves[name]) for name in whole)
-    assert command("eval", "halves", "--json").code == 0
-    assert command("check", "halves", "--length", "7").code == 0
-    refused = command(*train, "--out", "halves", "--resume", "--set", "model.backward=autograd")
-    assert refused.code == 2 and "model.backward (by_hand -> autograd)" in refused.err
-
-
-def test_the_precision_by_hand_is_fp32_and_never_bf16(refused, here):
-    for road, precision in (("by_hand", "fp32"), ("autograd", "auto")):
-        assert config_of(model={"backward": road}).train.precision == precision
-    Path("bad.yaml").write_text(
-        "data: {task: copy}\nmodel: {backward: by_hand}\ntrain:\n  precision: bf16\n"
-    )
-    said = refused("train", "--config", "bad.yaml")
-    assert "bad.yaml:4: train.precision" in said and "fp32 or fp64" in said

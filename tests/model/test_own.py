@@ -10,7 +10,6 @@ from pathlib import Path
 import pytest
 import torch
 from conftest import VOCABULARY, Command, config_of
-from pydantic import ValidationError
 from torch import Tensor, nn
 
 import toytrans
@@ -19,7 +18,6 @@ from toytrans.config.load import load_config
 from toytrans.model.build import OwnModel, build
 from toytrans.model.decoding import search
 from toytrans.model.seq2seq import Seq2Seq
-from toytrans.model.transformer import Transformer
 from toytrans.sweeps import trial
 from toytrans.tokens import BOS_ID, EOS_ID
 
@@ -90,16 +88,6 @@ def test_a_model_of_ones_own_decodes_without_a_cache():
             read = torch.cat((read, torch.tensor([[token]])), 1)
     beams = search(model, src, beam=3)
     assert beams.score is not None and beams.score.isfinite().all()
-
-
-def test_the_best_of_beams_is_found_as_with_a_cache(monkeypatch):
-    """One of our models is decoded both ways."""
-    model, (src, _) = own(positions="sinusoidal").double(), ids()
-    cached = search(model, src, beam=3)
-    monkeypatch.setattr(Transformer, "start_decoding", Seq2Seq.start_decoding)
-    again = search(model, src, beam=3)
-    assert torch.equal(cached.tokens, again.tokens)
-    assert torch.allclose(cached.score, again.score)
 
 
 def test_rows_of_pads_make_no_gradient_nan():
@@ -236,8 +224,3 @@ def test_a_config_with_a_model_of_ones_own(here: Path, refused: Callable[..., st
     assert not config.source_bos and config.model.cross_positions == "none"
     by_hand = ("--set", f"model.class={MODEL}", "--set", "model.backward=by_hand")
     assert "no model of your own" in refused("train", "c.yaml", *by_hand)
-
-
-def test_anchored_positions_need_the_start_of_a_source():
-    with pytest.raises(ValidationError, match=r"count from BOS"):
-        config_of(model={"source_bos": False})

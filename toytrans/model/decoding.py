@@ -80,7 +80,8 @@ class Search(ABC):
             if not (count := int(self.going.sum())):
                 break
             if bucket(count) < len(self.going):
-                self.keep(rows_to_keep(self.going, bucket(count)))
+                going_first = self.going.int().argsort(descending=True, stable=True)
+                self.keep(going_first[: bucket(count)].sort().values)
         used = int((self.tokens != PAD_ID).any(0).sum())
         return Decoded(self.tokens[:, :used].contiguous())
 
@@ -88,14 +89,6 @@ class Search(ABC):
         """Keep some rows (A',), in that order."""
         self.rows, self.going, self.newest = self.rows[kept], self.going[kept], self.newest[kept]
         self.state.select_sources(kept)
-
-
-def rows_to_keep(going: Tensor, count: int) -> Tensor:
-    """Which rows (count,) of a batch stay in it, in order: all that go on, and ended ones.
-
-    going: (B,), rows that have not ended, at most `count`.
-    """
-    return going.int().argsort(descending=True, stable=True)[:count].sort().values
 
 
 class Greedy(Search):
