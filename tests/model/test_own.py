@@ -167,7 +167,6 @@ REFUSED = {
         "x.py:X: fails: AttributeError",
         "(x.py:3)",
     ),
-    ("model.positions", "raise OSError('no')"): ("x.py:1: fails on import: OSError: no",),
     ("model.class", MODULE + "  def forward(s, a, b): exit(0)"): (
         "forward(src, tgt_in) fails: SystemExit: 0 (x.py:4)",
     ),

@@ -183,16 +183,6 @@ def _softmax(x: Tensor) -> Tensor:
 # On a GPU ------------------------------------------------------------------------------------
 
 
-def kernels(mask: Tensor | None) -> list[SDPBackend]:
-    """The kernels that torch may choose from. mask: what is added to the scores, or None.
-
-    cuDNN's is not among them: it makes a plan for every new shape, which takes far longer than a
-    step of a toy. Flash attention takes no mask.
-    """
-    some = [SDPBackend.EFFICIENT_ATTENTION, SDPBackend.MATH]
-    return [SDPBackend.FLASH_ATTENTION, *some] if mask is None else some
-
-
 def fused_attention(
     q: Tensor,
     k: Tensor,
@@ -212,16 +202,19 @@ def fused_attention(
     if bias is not None:
         bias = bias.to(q.dtype)
         mask = bias if mask is None else bias + mask
-    with sdpa_kernel(kernels(mask)):
+    some = [SDPBackend.EFFICIENT_ATTENTION, SDPBackend.MATH]
+    # flash attention takes no mask; cuDNN's kernel makes a plan for every new shape, which takes
+    # far longer than a step of a toy
+    with sdpa_kernel(some if mask is not None else [SDPBackend.FLASH_ATTENTION, *some]):
         output = F.scaled_dot_product_attention(
             q, k, v, attn_mask=mask, dropout_p=dropout, scale=scale
         )
     return output if visible is None else output * visible
 
 
-# Dropout -------------------------------------------------------------------------------------
-# (Srivastava et al. 2014). On a CPU torch draws one random number an element, which costs more
-# than the layer around it. Here one 64-bit word of torch's generator decides eight elements.
+# Dropout (Srivastava et al. 2014) ------------------------------------------------------------
+# On a CPU torch draws one random number an element, which costs more than the layer around it. Here
+# one 64-bit word of torch's generator decides eight elements.
 
 
 def keep_mask(x: Tensor, rate: float) -> Tensor:
