@@ -15,7 +15,7 @@ from pathlib import Path
 from torch import Tensor
 
 from toytrans.config.names import FormatName
-from toytrans.config.schema import MOST_IDS, FilesConfig, Paths
+from toytrans.config.schema import MOST_IDS, Config, FilesConfig, Paths
 from toytrans.data.hashing import Use, permutation
 from toytrans.data.pairs import (
     MOST_TARGET_GROWTH,
@@ -50,14 +50,10 @@ class TextPair:
 class FilePairs:
     """The pairs of files. Splits are read when they are first asked for."""
 
-    def __init__(
-        self,
-        files: FilesConfig,
-        seed: int,
-        examples: dict[str, int | None],
-        facts: DataFacts | None = None,
-    ) -> None:
-        self._files, self._seed, self._examples, self._facts = files, seed, examples, facts
+    def __init__(self, files: FilesConfig, config: Config, facts: DataFacts | None = None) -> None:
+        """files: those that the config names. facts: of the run that was trained on them."""
+        self._files, self._facts = files, facts
+        self._seed, self._examples = config.data_seed, config.data.examples
         self._texts: dict[Split, list[TextPair]] = {}
         self._encoded: dict[Split, Pairs] = {}
 

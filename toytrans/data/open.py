@@ -23,12 +23,12 @@ from toytrans.user_code import is_reference
 
 def open_dataset(config: Config, facts: DataFacts | None = None) -> Dataset:
     """The pairs that a config names. facts: those of the run that was trained on them."""
-    data, seed = config.data, config.data_seed
+    data = config.data
     if data.files is not None:
-        return FilePairs(data.files, seed, data.examples, facts)
+        return FilePairs(data.files, config, facts)
     if is_reference(data.task):
         return open_own_task(config, facts)
-    return TaskPairs(TASKS[data.task or ""], data, seed)
+    return TaskPairs(TASKS[data.task or ""], data, config.data_seed)
 
 
 def check_dataset(config: Config, dataset: Dataset) -> None:
