@@ -36,7 +36,10 @@ FOLLOWS = {  # which of the schemes a format expresses
     "huggingface": lambda scheme, norm: (
         scheme in (*TABLES, "random") if norm == "pre" else scheme == "sinusoidal"
     ),
+    "onnx": lambda scheme, norm: True,
 }
+QUICK = [name for name in FOLLOWS if name != "onnx"]
+PACKAGES = {"huggingface": "transformers", "onnx": "onnxscript"}
 
 
 def run_of(scheme: str, **model: object) -> Run:
@@ -59,13 +62,13 @@ def assert_equal_tokens(run: Run, name: ExportFormat, path: Path, longest: int =
     assert len({tuple(ours) for ours, _ in pairs}) > 5
 
 
-@pytest.mark.parametrize("name", FOLLOWS)
+@pytest.mark.parametrize("name", [*QUICK, pytest.param("onnx", marks=pytest.mark.slow)])
 @pytest.mark.parametrize("norm", ["pre", "post"])
 @pytest.mark.parametrize("scheme", SCHEMES)
 def test_equal_tokens_or_a_refusal(
     scheme: str, norm: str, name: ExportFormat, tmp_path: Path
 ) -> None:
-    pytest.importorskip({"huggingface": "transformers"}.get(name, name))
+    pytest.importorskip(PACKAGES.get(name, name))
     run = run_of(scheme, norm=norm, activation="gelu_tanh")
     if not FOLLOWS[name](scheme, norm):
         with pytest.raises(UserError, match=f"fresh: {name} cannot express model.*; take --format"):
@@ -89,7 +92,7 @@ def test_distances_past_the_last_bucket(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("norm", ["pre", "post"])
-@pytest.mark.parametrize("name", FOLLOWS)
+@pytest.mark.parametrize("name", QUICK)
 @pytest.mark.parametrize(
     "options",
     [
@@ -99,7 +102,7 @@ def test_distances_past_the_last_bucket(tmp_path: Path) -> None:
     ],
 )
 def test_options(options: dict[str, object], name: ExportFormat, norm: str, tmp_path: Path) -> None:
-    pytest.importorskip({"huggingface": "transformers"}.get(name, name))
+    pytest.importorskip(PACKAGES.get(name, name))
     run = run_of("sinusoidal", norm=norm, **options)
     if "score_cap" in options and name != "safetensors":
         with pytest.raises(UserError, match="model.score_cap: 3; take --format safetensors or on"):
