@@ -86,6 +86,7 @@ def tables() -> str:
             shown = key.default in ("", "required")
             default = key.default if shown else f"`{key.default}`"
             meaning = key.meaning.replace("|", "\\|")
-            parts.append(f"| `{key.name}` | {meaning} | {key.type} | {default} | {key.range} |")
+            span = ", ".join(f"`{name}`" for name in key.names) or key.range
+            parts.append(f"| `{key.name}` | {meaning} | {key.type} | {default} | {span} |")
         parts.append("")
     return "\n".join(parts)

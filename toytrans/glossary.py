@@ -149,7 +149,7 @@ def _of_key(name: str) -> Card:
         raise UserError(f"no task, fault, check or key {name!r}; {hint}")
     key, *inside = matching
     card = {"meaning": key.meaning, "type": key.type, "default": key.default}
-    card |= {"range": key.range.replace("`", "")} | {each.name: each.meaning for each in inside}
+    card |= {"range": key.range} | {each.name: each.meaning for each in inside}
     return {heading: text for heading, text in card.items() if text}
 
 
@@ -189,7 +189,7 @@ def new_config(task: str) -> str:
 def _line(key: Key, value: Any) -> str:
     """The meaning of a key as comments, and its value."""
     indent = "  " if key.section else ""
-    texts = [key.meaning, *[f"One of {key.range.replace('`', '')}."] * ("`" in key.range)]
+    texts = [key.meaning, *[f"One of {key.range}."] * bool(key.names)]
     comments = [f"# {line}" for text in texts for line in wrap(text, 90)]
     setting = write_yaml({key.name: value}).rstrip()
     setting = f"# {setting}" if key.path in FOLLOW else setting

@@ -637,8 +637,7 @@ def _keys_of(section: type[Section], prefix: str) -> Iterator[Key]:
         if field.default is None or isinstance(field.default, bool):
             default = "null" if field.default is None else default.lower()
         default = "required" if field.is_required() else default
-        span = bounds or ", ".join(f"`{each}`" for each in names)
-        yield Key(path, meaning, kind, default, span, names)
+        yield Key(path, meaning, kind, default, bounds or ", ".join(names), names)
 
 
 def _kind_of(kind: Any, field: FieldInfo | None) -> tuple[str, tuple[str, ...], str]:
