@@ -24,7 +24,8 @@ if TYPE_CHECKING:
 
 Shape = TypeVar("Shape", bound="BaseModel")
 
-_DIGITS = 16
+FORMULA = ("=", "+", "-", "@", "\t", "\r", "\n")
+"""How text begins that a spreadsheet takes for a formula."""
 
 
 class Unreadable(UserError):
@@ -95,22 +96,17 @@ def read_json(
         raise Unreadable(f"{path}: {otherwise}") from None
 
 
-def csv_text(rows: Iterable[Sequence[Any]]) -> str:
-    """Rows as CSV. Text that a spreadsheet would take for a formula begins with an apostrophe."""
+def csv_bytes(rows: Iterable[Sequence[Any]]) -> bytes:
+    """Rows as CSV; a name in them that is no UTF-8 gets its own bytes again.
+
+    Text that a spreadsheet would take for a formula begins with an apostrophe.
+    """
     text = io.StringIO()
     writer = csv.writer(text, lineterminator="\r\n")  # so a return in a cell is quoted too
-    writer.writerows([_cell(value) for value in row] for row in rows)
-    return text.getvalue().replace("\r\n", "\n")
-
-
-def _cell(value: Any) -> Any:
-    is_formula = isinstance(value, str) and value.startswith(("=", "+", "-", "@", "\t", "\r", "\n"))
-    return f"'{value}" if is_formula else value
-
-
-def to_bytes(text: str) -> bytes:
-    """Text for a file; a name in it that is no UTF-8 gets its own bytes again."""
-    return text.encode(errors="surrogateescape")
+    for row in rows:
+        is_formula = [isinstance(cell, str) and cell.startswith(FORMULA) for cell in row]
+        writer.writerow([f"'{c}" if f else c for c, f in zip(row, is_formula, strict=True)])
+    return text.getvalue().replace("\r\n", "\n").encode(errors="surrogateescape")
 
 
 def json_text(value: Any, indent: int | None = None) -> str:
@@ -169,7 +165,7 @@ def drafted(path: Path, *, replace: bool = False) -> Iterator[Path]:
     If the block fails, nothing is left of it. replace, errors: as in `write_file`.
     """
     check_free(path, replace=replace)
-    draft = path.with_name(f".toytrans-{os.urandom(_DIGITS // 2).hex()}.draft")
+    draft = path.with_name(f".toytrans-{os.urandom(8).hex()}.draft")
     try:
         yield draft
         _place(draft, path, replace)
@@ -181,7 +177,7 @@ def drafted(path: Path, *, replace: bool = False) -> Iterator[Path]:
 
 def drafts_in(folder: Path) -> list[Path]:
     """The drafts of files that a crash has left in a folder."""
-    drafts = folder.glob(f".toytrans-{'[0-9a-f]' * _DIGITS}.draft")
+    drafts = folder.glob(f".toytrans-{'[0-9a-f]' * 16}.draft")
     return [path for path in drafts if _kind(path) == "file"]
 
 
