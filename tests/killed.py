@@ -42,7 +42,7 @@ def train_and_kill(kills: int, seed: int) -> None:
         saved = saved_steps(run)
         assert max(saved, default=0) >= newest, "a checkpoint is lost"
         for step in saved:
-            best = load_checkpoint(run, step).progress.best_step
+            best = load_checkpoint(run, step)[0].best_step
         assert not saved or best in saved, "the best checkpoint is lost"
     assert resumed >= kills / 2, "most kills come after a resume"
     assert Forked(COMMAND, *words, str(run), "--resume").ended().code == 0
@@ -60,7 +60,7 @@ def assert_equal(run: Path, other: Path) -> None:
     ours, theirs = RunFolder.open(run), RunFolder.open(other)
     assert ours.steps[-1] == theirs.steps[-1] == ours.config.train.max_steps
     assert tensors_of(run) == tensors_of(other)
-    progress = [asdict(load_checkpoint(path, ours.steps[-1]).progress) for path in (run, other)]
+    progress = [asdict(load_checkpoint(path, ours.steps[-1])[0]) for path in (run, other)]
     for each in progress:
         assert each.pop("elapsed_s") > 0
     assert progress[0] == progress[1]

@@ -216,7 +216,7 @@ class RunFolder:
             trust(self.config.references.values())
         model = build_model(self.config, self.facts.vocabulary)
         step = pick_step(self.path, checkpoint)
-        saved = load_checkpoint(self.path, step, most_bytes_of(model)).tensors
+        _, saved = load_checkpoint(self.path, step, most_bytes_of(model))
         of_training = ("optimizer/", "random/")
         theirs = {name: x for name, x in saved.items() if not name.startswith(of_training)}
         with refusing(self.path, step):
