@@ -208,7 +208,7 @@ def _report_stop(trainer: "Trainer") -> None:
     if trainer.stop_reason == "diverged":
         note(f"toytrans: {trainer.divergence()}")
         raise typer.Exit(1)
-    received = trainer.signals()
+    received = [number for each in trainer.context.gather(trainer.received) for number in each]
     if received and trainer.saved_step is None:
         note("stopped before the first step; nothing is saved")
     elif received:

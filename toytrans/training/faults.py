@@ -6,11 +6,10 @@ is loaded. Evaluation is never broken: it shows the effect of the fault.
 
 from collections.abc import Callable
 from functools import partial
-from typing import NamedTuple, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 import torch
 from torch import Tensor, nn
-from torch.nn import functional as F
 
 from toytrans.config.names import Backward, FaultName
 from toytrans.config.schema import Config, ModelConfig
@@ -26,7 +25,7 @@ from toytrans.model.positions.base import Positions
 from toytrans.model.seq2seq import Seq2Seq
 from toytrans.model.transformer import Transformer
 from toytrans.tokens import BOS_ID, EOS_ID, PAD_ID, Vocabulary
-from toytrans.training.step import CrossEntropy, Objective, token_losses
+from toytrans.training.step import Objective, token_losses
 
 Part = TypeVar("Part", bound=nn.Module)
 
@@ -145,27 +144,17 @@ def _starting_with_end(batch: Batch) -> Batch:
     return Batch(batch.src, start, batch.tgt_out, batch.known)
 
 
-def loss_with_pads(
-    logits: Tensor,
-    tgt_out: Tensor,
-    label_smoothing: float = 0.0,
-    cross_entropy: CrossEntropy = F.cross_entropy,
-) -> Tensor:
+def _loss_with_pads(logits: Tensor, tgt_out: Tensor, *given: Any, **options: Any) -> Tensor:
     """`summed_loss` without ignoring PAD labels."""
-    return token_losses(logits, tgt_out, label_smoothing, cross_entropy, ignored=-1).sum()
+    return token_losses(logits, tgt_out, *given, **options, ignored=-1).sum()
 
 
-def loss_of_means(
-    logits: Tensor,
-    tgt_out: Tensor,
-    label_smoothing: float = 0.0,
-    cross_entropy: CrossEntropy = F.cross_entropy,
-) -> Tensor:
+def _loss_of_means(logits: Tensor, tgt_out: Tensor, *given: Any, **options: Any) -> Tensor:
     """The mean over rows of each row's mean loss, times the number of tokens.
 
     The caller divides by the number of tokens.
     """
-    losses = token_losses(logits, tgt_out, label_smoothing, cross_entropy).view_as(tgt_out)
+    losses = token_losses(logits, tgt_out, *given, **options).view_as(tgt_out)
     tokens = tgt_out.ne(PAD_ID).sum(1)
     means = losses.sum(1) / tokens.clamp(min=1)
     rows = tokens.gt(0).sum()  # without the empty rows that fill up a batch
@@ -239,9 +228,9 @@ FAULTS: dict[FaultName, Fault] = {
         ),
     ),
     "loss_on_pads": Fault(
-        objective=Objective(loss=loss_with_pads, tokens=lambda batch: batch.tgt_out.numel())
+        objective=Objective(loss=_loss_with_pads, tokens=lambda batch: batch.tgt_out.numel())
     ),
-    "batch_mean_of_means": Fault(objective=Objective(loss=loss_of_means)),
+    "batch_mean_of_means": Fault(objective=Objective(loss=_loss_of_means)),
     "no_residual": Fault(_no_residual),
     "no_norm": Fault(_no_norm),
     "no_feed_forward": Fault(_no_feed_forward),

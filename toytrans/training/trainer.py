@@ -127,10 +127,6 @@ class Trainer:
             self._evaluate()
             self.save()
 
-    def signals(self) -> list[int]:
-        """The numbers of the signals that any process has received."""
-        return [number for each in self.context.gather(self.received) for number in each]
-
     def divergence(self) -> str:
         """What diverged, the last good checkpoint, and the remedy."""
         good = self.saved_step
