@@ -33,7 +33,7 @@ def train_and_kill(kills: int, seed: int) -> None:
         newest = max(saved_steps(run), default=0)
         resumed += newest > 0
         training = Forked(COMMAND, *words, str(run), "--resume")
-        while not is_run(run) or last_step(run) < target:
+        while last_step(run) < target:
             assert training.process.is_alive(), training.ended()
             time.sleep(0.001)
         time.sleep(rng.uniform(0, LONGEST_DELAY))
@@ -50,8 +50,8 @@ def train_and_kill(kills: int, seed: int) -> None:
 
 
 def last_step(run: Path) -> int:
-    """The step of the last record, 0 if there is none."""
-    records = RunFolder.open(run).records
+    """The step of the last record; 0 = there is none, -1 = there is no run."""
+    records = RunFolder.open(run).records if is_run(run) else [{"step": -1}]
     return int(records[-1]["step"]) if records else 0
 
 

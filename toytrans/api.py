@@ -73,12 +73,7 @@ class Run(training_run.Run):
     @property
     def records(self) -> Records:
         """The records of the training: one dict for each line of metrics.jsonl."""
-        return Records(self.folder.records)
-
-    @property
-    def unfinished(self) -> str:
-        """How far the training has come, say "step 3 of 200"; empty where it reached its end."""
-        return self.folder.unfinished
+        return Records(RunFolder.open(self.path).records)  # as they are now
 
     def evaluate(
         self,

@@ -44,30 +44,27 @@ def numbers(trainer: Trainer, steps: int) -> list[torch.Tensor]:
     ids=str,
 )
 def test_recorded_updates_have_the_numbers_of_eager_ones(tmp_path, scheme, precision):
-    """With dropout, whose random numbers a warm-up must not use up."""
+    """With dropout, whose random numbers a warm-up must not use up.
+
+    Tables of positions have their final size before the first graph, which reads them where they
+    are: no batch and no evaluation, which decodes as far as it may, brings a larger one.
+    """
     train = {"precision": precision, "label_smoothing": 0.1, "weight_decay": 0.1}
     model = {**scheme, "dropout": 0.1}
     recorded = trainer_in(tmp_path / "recorded", run_again, model, **train)
-    found = numbers(recorded, 20)
-    expected = numbers(trainer_in(tmp_path / "eager", None, model, **train), 20)
-    assert all(torch.equal(*pair) for pair in zip(found, expected, strict=True))
-    assert 3 < len(recorded._update.graphs) < 20, "shapes came again"
-
-
-@pytest.mark.parametrize("scheme", SCHEMES, ids=str)
-def test_tables_of_positions_have_their_final_size_before_the_first_graph(tmp_path, scheme):
-    """No batch and no evaluation, which decodes as far as it may, brings a larger one."""
-    trainer = trainer_in(tmp_path / "run", run_again, scheme)
 
     def tables() -> list[int]:
-        schemes = [module for module in trainer.model.modules() if isinstance(module, Positions)]
+        schemes = [module for module in recorded.model.modules() if isinstance(module, Positions)]
         values = [value for each in schemes for value in vars(each).values()]
         return [id(value) for value in values if isinstance(value, torch.Tensor)]
 
     before = tables()
-    numbers(trainer, 8)
-    trainer._evaluate()
+    found = numbers(recorded, 20)
+    recorded._evaluate()
     assert tables() == before
+    expected = numbers(trainer_in(tmp_path / "eager", None, model, **train), 20)
+    assert all(torch.equal(*pair) for pair in zip(found, expected, strict=True))
+    assert 3 < len(recorded._update.graphs) < 20, "shapes came again"
 
 
 @pytest.mark.parametrize(
