@@ -232,13 +232,7 @@ def append_line(path: Path, raw: bytes) -> None:
 def open_to_append(path: Path) -> BinaryIO:
     """Open a file to read it and to add to it; it is made if it is not there. Errors as above."""
     check_free(path, replace=True)
-    flags = os.O_RDWR | os.O_APPEND | os.O_CREAT
-    flags |= getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_NONBLOCK", 0)
-    file = open(os.open(path, flags, 0o666), "r+b")  # noqa: SIM115  # the caller's to close
-    if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
-        file.close()
-        raise Unreadable(f"{path}: a pipe or a device, not a file; remove it")
-    return file
+    return path.open("a+b")
 
 
 def _write_out(file: BinaryIO, raw: bytes) -> None:

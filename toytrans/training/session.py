@@ -78,9 +78,9 @@ def open_session(
         path, saved, settings, locks = context.on_main(
             lambda: _find_run(config, name, out, resume, stack)
         )
-        before = saved.environment if saved else {}
-        trainer = _make_trainer(settings, path, saved, before, context)
+        trainer = _make_trainer(settings, path, saved, context)
         notes = [locks, trainer.resume() if resume else ""]
+        before = saved.environment if saved else {}
         now = environment_of(settings, trainer.device, trainer.precision, context.size)
         now["config"] = before.get("config", name)
         trainer.received = stack.enter_context(collect_signals(waits or context.size > 1))
@@ -112,21 +112,16 @@ def _find_run(
 
 
 def _make_trainer(
-    config: Config,
-    path: Path,
-    saved: RunFolder | None,
-    before: dict[str, Any],
-    context: DistributedContext,
+    config: Config, path: Path, saved: RunFolder | None, context: DistributedContext
 ) -> Trainer:
-    """The trainer of a run on this process's device, with checked data. Raises UserError.
-
-    before: the environment of the saved run, whose precision stays.
-    """
+    """The trainer of a run on this process's device, with checked data. A precision that `auto` has
+    chosen stays. Raises UserError."""
     device, dataset = context.on_all(lambda: _open(config, saved, context))
     context.require_equal(data=dataset.facts, device=device.type)
     asked, width = config.train.precision, config.model.d_model
-    if asked == "auto" and before.get("precision") in get_args(Precision):
-        asked = before["precision"]
+    before: Any = saved.environment.get("precision") if saved else None
+    if asked == "auto" and before in get_args(Precision):
+        asked = before
     precision = context.on_main(lambda: choose_precision(asked, device, width))
     capture = context.on_all(lambda: choose_capture(config, device, precision, context.size))
     return Trainer(config, dataset, path, device, precision, context, capture)
