@@ -56,23 +56,21 @@ def read_whole(path: Path | str, most_bytes: int) -> bytes:
     return raw
 
 
-def read_named(path: Path | str, most_bytes: int, *, name: str = "", kind: str = "file") -> bytes:
+def read_named(path: Path | str, most_bytes: int, *, kind: str = "file") -> bytes:
     """The bytes of a file that the user named. Raises UserError: one line with the remedy.
 
-    name: how errors call the file, if not by its path.
     kind: what the user must name instead of a directory.
     """
-    name = name or str(path)
     try:
         return read_whole(path, most_bytes)
     except FileNotFoundError:
-        raise UserError(f"{name}: no such file") from None
+        raise UserError(f"{path}: no such file") from None
     except IsADirectoryError:
-        raise UserError(f"{name}: is a directory; name a {kind}") from None
+        raise UserError(f"{path}: is a directory; name a {kind}") from None
     except OSError as error:
-        raise UserError(f"{name}: cannot be read ({error.strerror})") from None
+        raise UserError(f"{path}: cannot be read ({error.strerror})") from None
     except ValueError as error:
-        raise UserError(f"{name!r}: not a file name ({error})") from None
+        raise UserError(f"{str(path)!r}: not a file name ({error})") from None
 
 
 def read_json(

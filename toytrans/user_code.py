@@ -122,8 +122,7 @@ def _path_of(reference: str) -> str:
 
 
 def _read(reference: str) -> bytes:
-    path = _path_of(reference)
-    return read_named(path, MOST_BYTES, name=shown(path))
+    return read_named(shown(_path_of(reference)), MOST_BYTES)
 
 
 # Running -------------------------------------------------------------------------------------
