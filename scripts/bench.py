@@ -51,9 +51,8 @@ from toytrans.export import Rows, cut, to_ctranslate2, to_huggingface
 from toytrans.model.decoding import search
 from toytrans.model.transformer import Transformer
 from toytrans.tokens import BOS_ID, EOS_ID, FIRST_SYMBOL_ID, PAD_ID
-from toytrans.training.devices import choose_precision, tune_process
-from toytrans.training.environment import processor_name
-from toytrans.training.graphs import CudaCapture, GraphedUpdate, most_places
+from toytrans.training.devices import choose_precision, processor_name, tune_process
+from toytrans.training.graphs import GraphedUpdate, cuda_capture, most_places
 from toytrans.training.step import AdamW, Update
 
 THREADS = len(getattr(os, "sched_getaffinity", lambda _: range(os.cpu_count() or 1))(0))
@@ -270,7 +269,7 @@ def _our_step(spec: Training, config: Config) -> Callable[[Batch], None]:
     update: Any = Update(model, optimizer, device, config.train, precision)
     if spec.recorded:
         places = most_places(config, facts)
-        update = GraphedUpdate(CudaCapture(device), update, model, places)
+        update = GraphedUpdate(cuda_capture(device), update, model, places)
     return lambda batch: update([batch], lr=1e-4)
 
 

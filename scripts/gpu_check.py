@@ -34,7 +34,7 @@ from toytrans.config.schema import Config
 from toytrans.data.batches import training_batches
 from toytrans.data.open import open_dataset
 from toytrans.training.devices import Precision
-from toytrans.training.graphs import CudaCapture
+from toytrans.training.graphs import cuda_capture
 from toytrans.training.run import create_run
 from toytrans.training.trainer import Trainer
 
@@ -107,7 +107,7 @@ def trainer_of(
     source, run = open_dataset(config), run or next(options.folders)
     create_run(run, config, source.facts, {})
     device = torch.device("cuda:0" if options.device == "cuda" else "cpu")
-    capture = CudaCapture(device) if options.device == "cuda" else stand_in
+    capture = cuda_capture(device) if options.device == "cuda" else stand_in
     return Trainer(config, source, run, device, precision, capture=capture if recorded else None)
 
 

@@ -30,6 +30,7 @@ from toytrans.cli.app import main
 from toytrans.config.names import PositionName
 from toytrans.config.schema import Config
 from toytrans.config.yaml import write_yaml
+from toytrans.data.open import open_dataset
 from toytrans.inspection.shown import InspectedBatch, batch_of_sequences
 from toytrans.model.backends import leave_products_to_onednn
 from toytrans.model.build import build
@@ -38,6 +39,10 @@ from toytrans.model.masks import MaskMaker
 from toytrans.model.transformer import Transformer
 from toytrans.tokens import Vocabulary
 from toytrans.training.checkpoint import load_checkpoint, saved_steps
+from toytrans.training.distributed import SINGLE_PROCESS, DistributedContext
+from toytrans.training.graphs import Capture
+from toytrans.training.run import create_run
+from toytrans.training.trainer import Trainer
 
 
 @pytest.hookimpl(wrapper=True)
@@ -93,6 +98,24 @@ def tiny_yaml(**sections: dict) -> str:
     files = "files" in sections.get("data", {})
     base = TINY | ({"data": {"batch_tokens": 128}} if files else {})
     return write_yaml({name: values | sections.get(name, {}) for name, values in base.items()})
+
+
+def trainer_of(
+    run: Path,
+    task: str = "copy",
+    *,
+    device: str = "cpu",
+    context: DistributedContext = SINGLE_PROCESS,
+    capture: Capture | None = None,
+    **sections: dict,
+) -> Trainer:
+    """The trainer of a small config, as `config_of` makes it, in fp32. Its run is described."""
+    sections["train"] = {"precision": "fp32"} | sections.get("train", {})
+    config = config_of(task, **sections)
+    source = open_dataset(config)
+    context.on_main(lambda: create_run(run, config, source.facts, {}))
+    precision = config.train.precision
+    return Trainer(config, source, run, torch.device(device), precision, context, capture)
 
 
 @pytest.fixture
@@ -175,10 +198,10 @@ PAIRS = ("--src", "5 7 9", "--tgt", "9 7", "--src", "4 6 8 3", "--tgt", "3 8 6 4
 def tensors_of(run: str | Path, step: int | None = None) -> dict[str, bytes]:
     """The bytes of every tensor of a checkpoint, None = the newest, by names as weights/NAME."""
     run = Path(run)
-    checkpoint = load_checkpoint(run, saved_steps(run)[-1] if step is None else step)
+    _, tensors = load_checkpoint(run, saved_steps(run)[-1] if step is None else step)
     return {
         name: tensor.reshape(-1).view(torch.uint8).numpy().tobytes()
-        for name, tensor in checkpoint.tensors.items()
+        for name, tensor in tensors.items()
     }
 
 
@@ -202,6 +225,7 @@ def call(*arguments: str) -> int:
         patch.setattr(sys, "argv", ["toytrans", *arguments])
         patch.setenv("PYTHONSAFEPATH", "")  # main sets it, for what a command starts
         patch.setattr(user_code, "_files", {})  # nobody has named code in a new process
+        patch.setattr(user_code, "_modules", {})
         patch.setattr(user_code, "_trusted", set())
         try:
             main()

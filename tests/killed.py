@@ -33,7 +33,7 @@ def train_and_kill(kills: int, seed: int) -> None:
         newest = max(saved_steps(run), default=0)
         resumed += newest > 0
         training = Forked(COMMAND, *words, str(run), "--resume")
-        while not is_run(run) or last_step(run) < target:
+        while last_step(run) < target:
             assert training.process.is_alive(), training.ended()
             time.sleep(0.001)
         time.sleep(rng.uniform(0, LONGEST_DELAY))
@@ -42,7 +42,7 @@ def train_and_kill(kills: int, seed: int) -> None:
         saved = saved_steps(run)
         assert max(saved, default=0) >= newest, "a checkpoint is lost"
         for step in saved:
-            best = load_checkpoint(run, step).progress.best_step
+            best = load_checkpoint(run, step)[0].best_step
         assert not saved or best in saved, "the best checkpoint is lost"
     assert resumed >= kills / 2, "most kills come after a resume"
     assert Forked(COMMAND, *words, str(run), "--resume").ended().code == 0
@@ -50,8 +50,8 @@ def train_and_kill(kills: int, seed: int) -> None:
 
 
 def last_step(run: Path) -> int:
-    """The step of the last record, 0 if there is none."""
-    records = RunFolder.open(run).records
+    """The step of the last record; 0 = there is none, -1 = there is no run."""
+    records = RunFolder.open(run).records if is_run(run) else [{"step": -1}]
     return int(records[-1]["step"]) if records else 0
 
 
@@ -60,7 +60,7 @@ def assert_equal(run: Path, other: Path) -> None:
     ours, theirs = RunFolder.open(run), RunFolder.open(other)
     assert ours.steps[-1] == theirs.steps[-1] == ours.config.train.max_steps
     assert tensors_of(run) == tensors_of(other)
-    progress = [asdict(load_checkpoint(path, ours.steps[-1]).progress) for path in (run, other)]
+    progress = [asdict(load_checkpoint(path, ours.steps[-1])[0]) for path in (run, other)]
     for each in progress:
         assert each.pop("elapsed_s") > 0
     assert progress[0] == progress[1]

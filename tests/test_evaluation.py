@@ -40,12 +40,13 @@ def test_wilson_intervals_are_the_published_ones(right, total, low, high):
     assert wilson_interval(right, total) == found
 
 
-def test_counts_are_those_of_one_row_at_a_time():
+def test_counts_are_those_of_one_row_at_a_time(monkeypatch):
+    monkeypatch.setattr(evaluation, "BATCH_TOKENS", 100)
     source = open_dataset(config_of("copy", data={"symbols": 10, "train_length": [0, 7]}))
     pairs = source.pairs("test", torch.arange(30))
     model = model_of(VOCABULARY, positions="sinusoidal").train()
     facts = DataFacts(VOCABULARY, (0, 5))
-    scores = evaluate(model, pairs, facts, batch_tokens=100)
+    scores = evaluate(model, pairs, facts)
     assert model.training, "the mode is left as it was"
     model.eval()
     tokens = right = exact = 0

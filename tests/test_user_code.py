@@ -9,9 +9,6 @@ from pathlib import Path
 import pytest
 from conftest import Command, tiny_yaml
 
-from toytrans import user_code
-from toytrans.errors import UserError
-
 CONFIG = tiny_yaml(data={"task": "own.py:f"}, train={"max_steps": 2})
 
 MARK = "from pathlib import Path\nPath('ran').touch()\n"
@@ -89,15 +86,6 @@ def test_a_resumed_run_cannot_bring_code_along(own: Path, command: Command, refu
     edit_config(own, "own.py:f", "other.py:g")
     assert "cannot resume with other settings" in refused(*resume)
     assert not Path("ran").exists()
-
-
-def test_trust_ends_with_its_block(here: Path):
-    (here / "other.py").write_text(TASK)
-    reference = user_code.absolute("other.py:f")
-    with user_code.trusting(True):
-        assert user_code.load(reference)([1]) == [1]
-    with pytest.raises(UserError, match="trust_code=True"):
-        user_code.load(reference)
 
 
 def test_a_config_finds_the_code_beside_it_and_an_option_that_of_the_working_directory(

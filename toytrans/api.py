@@ -73,12 +73,7 @@ class Run(training_run.Run):
     @property
     def records(self) -> Records:
         """The records of the training: one dict for each line of metrics.jsonl."""
-        return Records(self.folder.records)
-
-    @property
-    def unfinished(self) -> str:
-        """How far the training has come, say "step 3 of 200"; empty where it reached its end."""
-        return self.folder.unfinished
+        return Records(RunFolder.open(self.path).records)  # as they are now
 
     def evaluate(
         self,
@@ -127,9 +122,9 @@ class Run(training_run.Run):
         """
         from toytrans.inspection.heads import Choice, maps_of
 
-        pairs = _several(src), _targets(src, tgt)
+        sources, targets = _both(src, tgt)
         with tuned():
-            return maps_of(self._copy(), *pairs, Choice(part, layer, head))
+            return maps_of(self._copy(), sources, targets, Choice(part, layer, head))
 
     def masks(self, src: Sequences, tgt: Sequences | None = None) -> "InspectedBatch":
         """The masks of pairs as one padded batch, and why each cell is masked.
@@ -140,8 +135,8 @@ class Run(training_run.Run):
 
         if not src:
             raise UserError('no src; give a sequence such as "5 7 9", or several')
-        targets = _targets(src, tgt) or self.translate(_several(src))
-        return batch_of_run(self._copy(), _several(src), targets)
+        sources, targets = _both(src, tgt)
+        return batch_of_run(self._copy(), sources, targets or self.translate(sources))
 
     def _copy(self) -> "Run":
         """This run with a copy of its model on the CPU, in eval mode."""
@@ -307,16 +302,15 @@ def _as_yaml(value: Any) -> str:
     return value if isinstance(value, str) else json.dumps(value)
 
 
-def _several(sequences: Sequences) -> list[str]:
-    return [sequences] if isinstance(sequences, str) else list(sequences)
-
-
-def _targets(src: Sequences, tgt: Sequences | None) -> list[str] | None:
-    """The targets of sources, as many. Raises UserError."""
-    sources, targets = len(_several(src)), None if tgt is None else _several(tgt)
-    if targets is not None and len(targets) != sources:
-        raise UserError(f"{sources} src and {len(targets)} tgt; give one tgt for each src")
-    return targets
+def _both(src: Sequences, tgt: Sequences | None) -> tuple[list[str], list[str] | None]:
+    """Sources, and targets if they are given, as many. Raises UserError."""
+    sources = [src] if isinstance(src, str) else list(src)
+    if tgt is None:
+        return sources, None
+    targets = [tgt] if isinstance(tgt, str) else list(tgt)
+    if len(targets) != len(sources):
+        raise UserError(f"{len(sources)} src and {len(targets)} tgt; give one tgt for each src")
+    return sources, targets
 
 
 def _checked_lengths(lengths: Any) -> tuple[int, int] | None:

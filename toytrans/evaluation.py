@@ -76,11 +76,10 @@ class Scores:
     about: dict[str, Any] = field(default_factory=dict)
 
     def __add__(self, other: "Scores") -> "Scores":
-        ours, theirs = self.losses, other.losses
-        losses = {n: ours.get(n, 0.0) + theirs.get(n, 0.0) for n in ours.keys() | theirs.keys()}
-        columns = {
-            name: torch.cat([own, other.columns[name]]) for name, own in self.columns.items()
-        }
+        columns = {key: torch.cat([own, other.columns[key]]) for key, own in self.columns.items()}
+        losses = dict(self.losses)
+        for length, loss in other.losses.items():
+            losses[length] = losses.get(length, 0.0) + loss
         return replace(self, columns=columns, losses=losses)
 
     @property
@@ -242,7 +241,6 @@ def evaluate(
     facts: DataFacts,
     *,
     beam: int = 1,
-    batch_tokens: int = BATCH_TOKENS,
     decode: int | None = None,
     side: Side = "src",
     follow: Callable[[int, int], object] = lambda done, total: None,
@@ -260,7 +258,7 @@ def evaluate(
     losses: dict[int, float] = {}
     total = len(pairs) + len(chosen)
     with _in_eval_mode(model):
-        for batch, rows in _batches(model, pairs, batch_tokens):
+        for batch, rows in _batches(model, pairs):
             values, of_rows = _forced(model, batch)
             every, group = lengths[rows].unique(return_inverse=True)
             sums = torch.zeros(len(every), dtype=torch.float64).index_add_(0, group, of_rows)
@@ -269,7 +267,7 @@ def evaluate(
             for name, column in values.items():
                 columns[name][rows] = column.long()
             follow(len(rows), total)
-        for batch, rows in _batches(model, pairs.take(chosen), batch_tokens):
+        for batch, rows in _batches(model, pairs.take(chosen)):
             tokens = search(model, batch.src, beam=beam, target_growth=facts.target_growth).tokens
             for name, column in _free(tokens, batch.tgt_out).items():
                 columns[name][chosen[rows]] = column.long()
@@ -288,11 +286,11 @@ def _in_eval_mode(model: Seq2Seq) -> Iterator[None]:
         model.train(training)
 
 
-def _batches(model: Seq2Seq, pairs: Pairs, tokens: int) -> Iterator[tuple[Batch, Tensor]]:
+def _batches(model: Seq2Seq, pairs: Pairs) -> Iterator[tuple[Batch, Tensor]]:
     """Batches of pairs on the model's device, and the numbers of their rows."""
     device, asked = next(model.parameters()).device, model.config
     limits = bool(asked.source_bos), asked.max_length, asked.n_heads
-    for batch, rows in evaluation_batches(pairs, tokens, *limits):
+    for batch, rows in evaluation_batches(pairs, BATCH_TOKENS, *limits):
         yield batch.to(device), rows
 
 
@@ -343,7 +341,7 @@ def translate(
     pairs = Pairs(*pad_rows(rows), *pad_rows([[]] * len(rows)))
     output: list[list[str]] = [[]] * len(rows)
     with _in_eval_mode(model):
-        for batch, order in _batches(model, pairs, BATCH_TOKENS):
+        for batch, order in _batches(model, pairs):
             decoded = search(model, batch.src, beam=beam, target_growth=facts.target_growth)
             for row, ids in zip(order.tolist(), decoded.tokens.tolist(), strict=True):
                 output[row] = facts.vocabulary.decode(ids)

@@ -24,7 +24,8 @@ if TYPE_CHECKING:
 
 Shape = TypeVar("Shape", bound="BaseModel")
 
-_DIGITS = 16
+FORMULA = ("=", "+", "-", "@", "\t", "\r", "\n")
+"""How text begins that a spreadsheet takes for a formula."""
 
 
 class Unreadable(UserError):
@@ -55,23 +56,21 @@ def read_whole(path: Path | str, most_bytes: int) -> bytes:
     return raw
 
 
-def read_named(path: Path | str, most_bytes: int, *, name: str = "", kind: str = "file") -> bytes:
+def read_named(path: Path | str, most_bytes: int, *, kind: str = "file") -> bytes:
     """The bytes of a file that the user named. Raises UserError: one line with the remedy.
 
-    name: how errors call the file, if not by its path.
     kind: what the user must name instead of a directory.
     """
-    name = name or str(path)
     try:
         return read_whole(path, most_bytes)
     except FileNotFoundError:
-        raise UserError(f"{name}: no such file") from None
+        raise UserError(f"{path}: no such file") from None
     except IsADirectoryError:
-        raise UserError(f"{name}: is a directory; name a {kind}") from None
+        raise UserError(f"{path}: is a directory; name a {kind}") from None
     except OSError as error:
-        raise UserError(f"{name}: cannot be read ({error.strerror})") from None
+        raise UserError(f"{path}: cannot be read ({error.strerror})") from None
     except ValueError as error:
-        raise UserError(f"{name!r}: not a file name ({error})") from None
+        raise UserError(f"{str(path)!r}: not a file name ({error})") from None
 
 
 def read_json(
@@ -95,22 +94,17 @@ def read_json(
         raise Unreadable(f"{path}: {otherwise}") from None
 
 
-def csv_text(rows: Iterable[Sequence[Any]]) -> str:
-    """Rows as CSV. Text that a spreadsheet would take for a formula begins with an apostrophe."""
+def csv_bytes(rows: Iterable[Sequence[Any]]) -> bytes:
+    """Rows as CSV; a name in them that is no UTF-8 gets its own bytes again.
+
+    Text that a spreadsheet would take for a formula begins with an apostrophe.
+    """
     text = io.StringIO()
     writer = csv.writer(text, lineterminator="\r\n")  # so a return in a cell is quoted too
-    writer.writerows([_cell(value) for value in row] for row in rows)
-    return text.getvalue().replace("\r\n", "\n")
-
-
-def _cell(value: Any) -> Any:
-    is_formula = isinstance(value, str) and value.startswith(("=", "+", "-", "@", "\t", "\r", "\n"))
-    return f"'{value}" if is_formula else value
-
-
-def to_bytes(text: str) -> bytes:
-    """Text for a file; a name in it that is no UTF-8 gets its own bytes again."""
-    return text.encode(errors="surrogateescape")
+    for row in rows:
+        is_formula = [isinstance(cell, str) and cell.startswith(FORMULA) for cell in row]
+        writer.writerow([f"'{c}" if f else c for c, f in zip(row, is_formula, strict=True)])
+    return text.getvalue().replace("\r\n", "\n").encode(errors="surrogateescape")
 
 
 def json_text(value: Any, indent: int | None = None) -> str:
@@ -169,7 +163,7 @@ def drafted(path: Path, *, replace: bool = False) -> Iterator[Path]:
     If the block fails, nothing is left of it. replace, errors: as in `write_file`.
     """
     check_free(path, replace=replace)
-    draft = path.with_name(f".toytrans-{os.urandom(_DIGITS // 2).hex()}.draft")
+    draft = path.with_name(f".toytrans-{os.urandom(8).hex()}.draft")
     try:
         yield draft
         _place(draft, path, replace)
@@ -181,7 +175,7 @@ def drafted(path: Path, *, replace: bool = False) -> Iterator[Path]:
 
 def drafts_in(folder: Path) -> list[Path]:
     """The drafts of files that a crash has left in a folder."""
-    drafts = folder.glob(f".toytrans-{'[0-9a-f]' * _DIGITS}.draft")
+    drafts = folder.glob(f".toytrans-{'[0-9a-f]' * 16}.draft")
     return [path for path in drafts if _kind(path) == "file"]
 
 
@@ -236,13 +230,7 @@ def append_line(path: Path, raw: bytes) -> None:
 def open_to_append(path: Path) -> BinaryIO:
     """Open a file to read it and to add to it; it is made if it is not there. Errors as above."""
     check_free(path, replace=True)
-    flags = os.O_RDWR | os.O_APPEND | os.O_CREAT
-    flags |= getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_NONBLOCK", 0)
-    file = open(os.open(path, flags, 0o666), "r+b")  # noqa: SIM115  # the caller's to close
-    if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
-        file.close()
-        raise Unreadable(f"{path}: a pipe or a device, not a file; remove it")
-    return file
+    return path.open("a+b")
 
 
 def _write_out(file: BinaryIO, raw: bytes) -> None:

@@ -13,7 +13,6 @@ import re
 import sys
 import traceback
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -35,15 +34,8 @@ RAISED = (Exception, SystemExit)
 _MODULE = re.compile(r"[^\W\d]\w*(\.[^\W\d]\w*)*")
 
 
-@dataclass
-class _File:
-    """A file as it was read. module: what it defines, once it has run."""
-
-    raw: bytes
-    module: ModuleType | None = None
-
-
-_files: dict[str, _File] = {}
+_files: dict[str, bytes] = {}
+_modules: dict[str, ModuleType] = {}  # what the files define, once they have run
 _trusted: set[str] = set()
 _trusts_all = False
 
@@ -78,17 +70,16 @@ def shown(reference: str) -> str:
 
 def trust(references: Iterable[str]) -> None:
     """Read code that the user names, and let this process run it. Raises UserError."""
-    named = list(references)
-    raw = {path: _read(path) for path in dict.fromkeys(map(_path_of, named))}
-    trust_as_read({reference: raw[_path_of(reference)] for reference in named})
+    trust_as_read({reference: _read(reference) for reference in references})
 
 
 def trust_as_read(code: Mapping[str, bytes]) -> None:
     """Let this process run code that another one has read. code: the file of each reference."""
     for reference, raw in code.items():
         path = _path_of(reference)
-        if path not in _files or _files[path].raw != raw:
-            _files[path] = _File(raw)
+        if _files.get(path) != raw:
+            _files[path] = raw
+            _modules.pop(path, None)
         _trusted.add(reference)
 
 
@@ -109,30 +100,29 @@ def is_shipped(reference: str) -> bool:
 
 
 def as_read(references: Iterable[str]) -> dict[str, bytes]:
-    """The file of each reference as it was read when it was named: what runs."""
-    return {reference: _opened(reference).raw for reference in references}
+    """The file of each reference as it was read when it was named: what runs. Raises UserError."""
+    found = {}
+    for reference in references:
+        path = _path_of(reference)
+        if path not in _files:
+            _files[path] = _read(reference)
+        found[reference] = _files[path]
+    return found
 
 
 def digests(references: Iterable[str]) -> list[str]:
-    """sha256 of the file of each reference as it was read."""
-    return [hashlib.sha256(_opened(one).raw).hexdigest() for one in references]
-
-
-def _opened(reference: str) -> _File:
-    """The file of a reference, read when it is asked for first. Raises UserError."""
-    path = _path_of(reference)
-    if path not in _files:
-        _files[path] = _File(_read(path))
-    return _files[path]
+    """sha256 of the file of each reference as it was read. Raises UserError."""
+    named = list(references)
+    code = as_read(named)
+    return [hashlib.sha256(code[reference]).hexdigest() for reference in named]
 
 
 def _path_of(reference: str) -> str:
     return reference.rpartition(":")[0]
 
 
-def _read(path: str) -> bytes:
-    """The bytes of a file of code. Raises UserError."""
-    return read_named(path, MOST_BYTES, name=shown(path))
+def _read(reference: str) -> bytes:
+    return read_named(shown(_path_of(reference)), MOST_BYTES)
 
 
 # Running -------------------------------------------------------------------------------------
@@ -146,18 +136,16 @@ def load(reference: str) -> Any:
             "(trust_code=True in Python); read it first"
         )
     path, _, name = reference.rpartition(":")
-    file = _opened(reference)
-    file.module = file.module or _run(path, file.raw)
-    if not hasattr(file.module, name):
-        names = [
-            known
-            for known, value in vars(file.module).items()
-            if not known.startswith("_")
-            and getattr(value, "__module__", "") == file.module.__name__  # not imported
-        ]
+    raw = as_read([reference])[reference]
+    if path not in _modules:
+        _modules[path] = _run(path, raw)
+    module = _modules[path]
+    if not hasattr(module, name):
+        public = ((n, x) for n, x in vars(module).items() if not n.startswith("_"))
+        names = [n for n, x in public if getattr(x, "__module__", "") == module.__name__]
         hint = did_you_mean(name, names) if names else "it defines nothing"
         raise UserError(f"{shown(path)}: has no {name}; {hint}")
-    return getattr(file.module, name)
+    return getattr(module, name)
 
 
 def construct(reference: str, *arguments: Any) -> Any:

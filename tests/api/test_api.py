@@ -27,7 +27,7 @@ pytestmark = pytest.mark.usefixtures("here")
 
 def checkpoints_of(path: str | Path) -> dict[int, dict[str, bytes]]:
     """Every tensor of a run's checkpoints."""
-    return {step: tensors_of(path, step) for step in toytrans.load(path).folder.steps}
+    return {step: tensors_of(path, step) for step in toytrans.load(path).steps}
 
 
 def records_of(path: str | Path) -> list[dict]:
@@ -95,7 +95,7 @@ def test_the_second_training_of_a_process_equals_a_command_bit_for_bit(here: Pat
     made = checkpoints_of("run")
     assert made == checkpoints_of("run-1") != checkpoints_of("run-0")
     assert records_of("run") == records_of("run-1") and len(records_of("run")) == 6
-    assert toytrans.load("run").folder.environment["threads"] == 2
+    assert toytrans.load("run").environment["threads"] == 2
 
 
 def test_on_record_gets_every_record_and_false_saves_and_stops(run: toytrans.Run):
@@ -281,11 +281,15 @@ def test_a_run_is_loaded_at_a_step_with_its_records_and_checked(run: toytrans.Ru
         (lambda run: run.translate("1 x"), "'x' is not in the vocabulary"),
         (lambda run: run.masks([]), "no src; give a sequence"),
         (lambda run: toytrans.train(TINY, run.path), "in Python: resume=True"),
+        (lambda run: toytrans.sweep(TINY, seeds=[]), "seeds: none; give whole numbers"),
+        (lambda run: toytrans.sweep(TINY, grid={"seed": [1]}), "given with --seeds"),
+        (lambda run: toytrans.sweep(TINY, on="moon"), "on 'moon': take local or ray"),
     ],
 )
-def test_bad_questions_are_user_errors(run: toytrans.Run, ask, message):
+def test_bad_questions_are_user_errors_and_train_nothing(run: toytrans.Run, ask, message):
     with pytest.raises(toytrans.UserError, match=message):
         ask(run)
+    assert not Path("runs").exists()
 
 
 # In a notebook --------------------------------------------------------------------------------
@@ -325,18 +329,3 @@ def test_a_sweep_of_a_script_is_that_of_the_command(here: Path, command: Command
     assert not compared.problems and all(path.is_file() for path in compared.files)
     losses = replace(compared, metric="loss")._repr_html_()
     assert "<th>anchored</th>" in losses and "<script" not in losses
-
-
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        ({"seeds": []}, "seeds: none; give whole numbers"),
-        ({"grid": {"model.positons": ["rotary"]}}, "did you mean model.positions"),
-        ({"on": "moon"}, "on 'moon': take local or ray"),
-        ({"jobs": -1}, "jobs -1: expected a whole number, 1 or more"),
-    ],
-)
-def test_a_sweep_that_is_refused_trains_nothing(options, message):
-    with pytest.raises(toytrans.UserError, match=message):
-        toytrans.sweep(TINY, **options)
-    assert not Path("runs").exists()

@@ -10,7 +10,7 @@ import pytest
 from conftest import Command
 
 from toytrans.config.names import seal
-from toytrans.training.folder import locked_folder
+from toytrans.training.session import locked_folder
 
 
 @pytest.fixture

@@ -389,9 +389,9 @@ def test_what_is_stated_and_differs_from_a_saved_run_is_refused(tmp_path):
 
 
 def test_limits_the_device_and_cuda_graphs_may_change(tmp_path):
-    saved = load(tmp_path, PLAIN, "train.cuda_graphs=off")
+    saved = load(tmp_path, PLAIN, "train.cuda_graphs=false")
     values = ("max_steps=2000", "max_seconds=60", "stop_at_exact_match=0.99", "patience=3")
-    values += ("cuda_graphs=auto", "keep_checkpoints=5")
+    values += ("cuda_graphs=true", "keep_checkpoints=5")
     overrides = ["device=cpu", *(f"train.{value}" for value in values)]
     resumed = config_for_resume(saved, load(tmp_path, PLAIN, *overrides), RUN)
     assert resumed == load(tmp_path, save_config(saved), *overrides) != saved

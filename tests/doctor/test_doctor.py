@@ -25,7 +25,7 @@ from toytrans.doctor.record import (
     read_snapshot,
     target_stats,
 )
-from toytrans.training import environment
+from toytrans.training.devices import settings_of_numbers
 
 TARGETS = TargetStats(tokens=tuple(range(2, 22)), entropy=math.log(20), train_size=None)
 """Validation targets of lengths 1 to 20, of twenty symbols."""
@@ -323,7 +323,7 @@ def test_the_machine_is_described_and_what_would_stop_a_training(tmp_path, monke
 def test_what_can_change_numbers_is_in_every_runs_environment(monkeypatch):
     monkeypatch.setenv("MKL_CBWR", "COMPATIBLE")
     torch.set_float32_matmul_precision("medium")
-    found = environment.settings_of_numbers()
+    found = settings_of_numbers()
     assert found["threads"] == torch.get_num_threads()
     assert found["switches"]["MKL_CBWR"] == "COMPATIBLE"
     assert found["matmul_precision"] == "medium"

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 from conftest import Command, call, made_once, tiny_yaml
 
-from toytrans.training.folder import locked_folder
+from toytrans.training.session import locked_folder
 
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser")
 EVIL = (

@@ -3,10 +3,8 @@
 SIGNALS and FOLDERS in the environment say how many are tried.
 """
 
-import json
 import os
 import random
-import re
 import shutil
 import signal
 import subprocess
@@ -19,7 +17,9 @@ from pathlib import Path
 import pytest
 from conftest import SIGNALS, call, tiny_yaml
 from forked import COMMAND
-from killed import train_and_kill
+from killed import last_step, train_and_kill
+
+from toytrans.training.checkpoint import saved_steps
 
 pytestmark = pytest.mark.slow
 
@@ -107,8 +107,9 @@ def attacked(
         wrong.append("a process lives on")
     wrong += [f"left behind: {path}" for path in (*temporary.iterdir(), *folder.glob(".toy*"))]
     for run in (folder / "runs/tiny", folder / "own"):
-        if recorded(run) > saved(run):
-            wrong.append(f"{run}: step {recorded(run)} is recorded, {saved(run)} saved")
+        recorded, saved = last_step(run), max(saved_steps(run), default=0)
+        if recorded > saved:
+            wrong.append(f"{run}: step {recorded} is recorded, {saved} saved")
     return wrong
 
 
@@ -133,19 +134,6 @@ def outlived(group: int) -> bool:
         time.sleep(0.1)
     os.killpg(group, signal.SIGKILL)
     return True
-
-
-def recorded(run: Path) -> int:
-    """The last step that a run has a record of."""
-    log = run / "metrics.jsonl"
-    lines = log.read_text().splitlines() if log.exists() else []
-    return max((json.loads(line)["step"] for line in lines), default=0)
-
-
-def saved(run: Path) -> int:
-    """The step of the newest checkpoint."""
-    names = (re.match(r"step-(\d+)", path.name) for path in run.glob("checkpoints/*"))
-    return max((int(match[1]) for match in names if match), default=0)
 
 
 # Modules of the working directory ------------------------------------------------------------

@@ -18,7 +18,7 @@ from toytrans.config.load import load_config
 from toytrans.sweeps import pool, trial
 from toytrans.sweeps.sweep import Sweep, plan
 from toytrans.training import devices
-from toytrans.training.folder import locked_folder
+from toytrans.training.session import locked_folder
 
 LOUD = """\
 import multiprocessing

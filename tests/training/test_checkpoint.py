@@ -11,7 +11,6 @@ from killed import train_and_kill
 
 from toytrans.errors import UserError
 from toytrans.training.checkpoint import (
-    Checkpoint,
     Progress,
     load_checkpoint,
     pick_step,
@@ -24,13 +23,14 @@ LONGER = ("train", "c.yaml", "--resume", "--set", "train.max_steps=10")
 LAST = Path("runs/c/checkpoints/step-6.safetensors")
 
 
-def of_step(step: int, best: int | None = None) -> Checkpoint:
-    return Checkpoint(Progress(step=step, best_step=best), {"weights/x": torch.tensor([step])})
+def save(run: Path, step: int, best: int | None = None) -> None:
+    progress = Progress(step=step, best_step=best)
+    save_checkpoint(run, progress, {"weights/x": torch.tensor([step])})
 
 
 def test_the_newest_two_and_the_best_are_kept(tmp_path: Path):
     for step, best in ((1, 1), (2, 2), (3, 2), (4, 2), (5, 2)):
-        save_checkpoint(tmp_path, of_step(step, best))
+        save(tmp_path, step, best)
     assert saved_steps(tmp_path) == [2, 4, 5]
     assert [pick_step(tmp_path, which) for which in ("best", "last", "4")] == [2, 5, 4]
     with pytest.raises(UserError, match="no checkpoint 999"):
@@ -44,7 +44,7 @@ def test_four_kills_change_nothing():
 
 
 def test_weights_that_are_tied_are_stored_once(run: Path):
-    tensors = load_checkpoint(run, 6).tensors
+    _, tensors = load_checkpoint(run, 6)
     assert "weights/output.weight" not in tensors and "weights/src_embedding.weight" in tensors
 
 
@@ -74,7 +74,7 @@ def test_a_file_in_the_place_of_a_checkpoint_stays(tmp_path: Path):
     mine.parent.mkdir()
     mine.write_text("mine")
     with pytest.raises(UserError, match="not written by this training; move it away"):
-        save_checkpoint(tmp_path, of_step(2))
+        save(tmp_path, 2)
     assert mine.read_text() == "mine" and os.listdir(mine.parent) == [mine.name]
 
 

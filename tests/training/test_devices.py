@@ -11,16 +11,14 @@ from typing import Any
 
 import pytest
 import torch
-from conftest import EVERY_ANCHOR, config_of
+from conftest import EVERY_ANCHOR, trainer_of
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from toytrans.data.batches import training_batches
-from toytrans.data.open import open_dataset
 from toytrans.errors import UserError
 from toytrans.training import devices
 from toytrans.training.devices import choose_precision, onednn_keeps_fp32
-from toytrans.training.trainer import Trainer
 
 META = torch.device("meta")
 
@@ -48,15 +46,16 @@ class Sends(TorchDispatchMode):
 def test_a_step_reads_nothing_back_and_sends_nothing(tmp_path: Path, monkeypatch, scheme):
     """Forward, loss, backward, clipping and AdamW of two batches, all without numbers."""
     monkeypatch.setattr(torch, "autocast", lambda *_, **__: contextlib.nullcontext())
-    config = config_of(
+    trainer = trainer_of(
+        tmp_path / "run",
         "addition",
+        device="meta",
         data={"train_length": [3, 6], "batch_tokens": 256},
         model={**scheme, "dropout": 0.1},
         train={"accumulate": 2, "warmup_steps": 0, "label_smoothing": 0.1},
     )
-    source = open_dataset(config)
-    trainer = Trainer(config, source, tmp_path / "run", META, "fp32")
-    dealt = [(batch.to(META), n) for batch, n in islice(training_batches(source, config), 2)]
+    stream = training_batches(trainer.dataset, trainer.config)
+    dealt = [(batch.to(META), n) for batch, n in islice(stream, 2)]
     tokens = sum(batch.target_tokens for batch, _ in dealt)
     trainer._step(dealt)  # makes the tables of positions, once
     with Sends() as sends, monkeypatch.context() as patch:

@@ -5,10 +5,9 @@ from pathlib import Path
 
 import pytest
 import torch
-from conftest import EVERY_ANCHOR, SCHEMES, config_of
+from conftest import EVERY_ANCHOR, SCHEMES, config_of, trainer_of
 
 from toytrans.data.batches import training_batches
-from toytrans.data.open import open_dataset
 from toytrans.errors import UserError
 from toytrans.model.positions.base import Positions
 from toytrans.training.graphs import Capture, choose_capture
@@ -25,12 +24,9 @@ def run_again(warm_up, work):
     return work
 
 
-def trainer_of(run: Path, capture: Capture | None, model: dict, **train) -> Trainer:
-    train = {"precision": "fp32", "eval_every": 1000} | train
-    config = config_of("reverse", data=DATA, model=LAYERS | model, train=train)
-    run.mkdir(exist_ok=True)
-    source, precision = open_dataset(config), config.train.precision
-    return Trainer(config, source, run, torch.device("cpu"), precision, capture=capture)
+def trainer_in(run: Path, capture: Capture | None, model: dict, **train) -> Trainer:
+    sections = {"data": DATA, "model": LAYERS | model, "train": {"eval_every": 1000} | train}
+    return trainer_of(run, "reverse", capture=capture, **sections)
 
 
 def numbers(trainer: Trainer, steps: int) -> list[torch.Tensor]:
@@ -48,45 +44,27 @@ def numbers(trainer: Trainer, steps: int) -> list[torch.Tensor]:
     ids=str,
 )
 def test_recorded_updates_have_the_numbers_of_eager_ones(tmp_path, scheme, precision):
-    """With dropout, whose random numbers a warm-up must not use up."""
+    """With dropout, whose random numbers a warm-up must not use up.
+
+    Tables of positions have their final size before the first graph, which reads them where they
+    are: no batch and no evaluation, which decodes as far as it may, brings a larger one.
+    """
     train = {"precision": precision, "label_smoothing": 0.1, "weight_decay": 0.1}
     model = {**scheme, "dropout": 0.1}
-    recorded = trainer_of(tmp_path / "recorded", run_again, model, **train)
-    found = numbers(recorded, 20)
-    expected = numbers(trainer_of(tmp_path / "eager", None, model, **train), 20)
-    assert all(torch.equal(*pair) for pair in zip(found, expected, strict=True))
-    assert 3 < len(recorded._update.graphs) < 20, "shapes came again"
-
-
-@pytest.mark.parametrize("scheme", SCHEMES, ids=str)
-def test_tables_of_positions_have_their_final_size_before_the_first_graph(tmp_path, scheme):
-    """No batch and no evaluation, which decodes as far as it may, brings a larger one."""
-    trainer = trainer_of(tmp_path / "run", run_again, scheme)
+    recorded = trainer_in(tmp_path / "recorded", run_again, model, **train)
 
     def tables() -> list[int]:
-        schemes = [module for module in trainer.model.modules() if isinstance(module, Positions)]
+        schemes = [module for module in recorded.model.modules() if isinstance(module, Positions)]
         values = [value for each in schemes for value in vars(each).values()]
         return [id(value) for value in values if isinstance(value, torch.Tensor)]
 
     before = tables()
-    numbers(trainer, 8)
-    trainer._evaluate()
+    found = numbers(recorded, 20)
+    recorded._evaluate()
     assert tables() == before
-
-
-def test_a_recorded_run_resumes_with_the_same_numbers(tmp_path):
-    train = {"max_steps": 20, "log_every": 1, "eval_every": 10}
-    model = {"dropout": 0.2}
-    expected = [r["loss"] for r in trainer_of(tmp_path / "eager", None, model, **train).train()]
-    first = trainer_of(tmp_path / "pieces", run_again, model, **train)
-    losses = []
-    for record in first.train():
-        losses.append(record["loss"])
-        first.interrupted = record["step"] == 13
-    second = trainer_of(tmp_path / "pieces", run_again, model, **train)
-    second.resume()
-    losses += [record["loss"] for record in second.train()]
-    assert second._update.graphs and losses == expected
+    expected = numbers(trainer_in(tmp_path / "eager", None, model, **train), 20)
+    assert all(torch.equal(*pair) for pair in zip(found, expected, strict=True))
+    assert 3 < len(recorded._update.graphs) < 20, "shapes came again"
 
 
 @pytest.mark.parametrize(
@@ -103,6 +81,6 @@ def test_a_recorded_run_resumes_with_the_same_numbers(tmp_path):
     ids=str,
 )
 def test_what_cannot_be_recorded_is_refused(sections, device, processes):
-    config = config_of(**(sections | {"train": {"cuda_graphs": "on"} | sections.get("train", {})}))
-    with pytest.raises(UserError, match="train.cuda_graphs: on needs a CUDA device, one process"):
+    config = config_of(**(sections | {"train": {"cuda_graphs": True} | sections.get("train", {})}))
+    with pytest.raises(UserError, match="train.cuda_graphs needs a CUDA device, one process"):
         choose_capture(config, torch.device(device), config.train.precision, processes)

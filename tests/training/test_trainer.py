@@ -6,34 +6,24 @@ from pathlib import Path
 
 import pytest
 import torch
-from conftest import config_of
+from conftest import trainer_of
 from torch.nn import functional as F
 
 from toytrans.config.schema import TrainConfig
 from toytrans.data.batches import training_batches
-from toytrans.data.open import open_dataset
 from toytrans.model.transformer import Transformer
 from toytrans.training.checkpoint import saved_steps
-from toytrans.training.run import RunFolder, create_run
+from toytrans.training.run import RunFolder
 from toytrans.training.step import learning_rate, summed_loss
-from toytrans.training.trainer import Trainer
 
-CPU = torch.device("cpu")
-
-
-def trainer_of(run, task="copy", precision="fp32", **sections):
-    data = {"batch_tokens": 256, "valid_examples": 30, "test_examples": 30}
-    config = config_of(task, **(sections | {"data": data | sections.get("data", {})}))
-    source = open_dataset(config)
-    create_run(run, config, source.facts, {})
-    return Trainer(config, source, run, CPU, precision)
+DATA = {"batch_tokens": 256, "valid_examples": 30, "test_examples": 30}
 
 
 def test_steps_are_clipped_adamw_steps_at_the_scheduled_rate(tmp_path):
     """Ten steps beside a loop written out with torch alone. Biases and norms do not decay."""
     train = {"max_steps": 10, "lr": 0.01, "warmup_steps": 4, "clip_norm": 0.5, "accumulate": 2}
     train |= {"schedule": "constant", "weight_decay": 0.1}
-    trainer = trainer_of(tmp_path / "run", train=train)
+    trainer = trainer_of(tmp_path / "run", data=DATA, train=train)
     config = trainer.config
     torch.manual_seed(config.seed)
     twin = Transformer(config.model, trainer.dataset.facts.vocabulary)
@@ -63,7 +53,9 @@ def test_steps_are_clipped_adamw_steps_at_the_scheduled_rate(tmp_path):
 
 
 def test_records_hold_what_the_design_says(tmp_path):
-    trainer = trainer_of(tmp_path / "run", train={"max_steps": 7, "log_every": 2, "eval_every": 3})
+    trainer = trainer_of(
+        tmp_path / "run", data=DATA, train={"max_steps": 7, "log_every": 2, "eval_every": 3}
+    )
     yielded = list(trainer.train())
     assert yielded == RunFolder.open(trainer.run).records
     assert [record["step"] for record in yielded] == [2, 3, 4, 6, 7]
@@ -93,21 +85,20 @@ def test_records_hold_what_the_design_says(tmp_path):
     ],
 )
 def test_every_reason_to_stop(tmp_path, train, reason, step):
-    trainer = trainer_of(tmp_path / "run", train={"log_every": 1} | train)
+    trainer = trainer_of(tmp_path / "run", data=DATA, train={"log_every": 1} | train)
     list(trainer.train())
     assert trainer.stop_reason == reason
     assert bool(saved_steps(trainer.run)) == (reason != "diverged")
     assert step is None or trainer.progress.step == step
 
 
-def spoil(trainer, monkeypatch, step: int, what: str, interrupts: bool = False) -> None:
+def spoil(trainer, monkeypatch, step: int, what: str) -> None:
     """Make a number infinite or NaN as soon as a step was taken."""
     take_step, evaluate = trainer._step, trainer._evaluate
 
     def take(dealt):
         take_step(dealt)
         if trainer.progress.step == step:
-            trainer.interrupted = interrupts
             trainer._loss_sum *= math.inf if what == "loss" else 1
             trainer._grad_norm *= math.nan if what == "gradient" else 1
 
@@ -122,44 +113,37 @@ def spoil(trainer, monkeypatch, step: int, what: str, interrupts: bool = False) 
 
 
 @pytest.mark.parametrize(
-    ("what", "step"), [("loss", 4), ("gradient", 6), ("validation loss", 4), ("validation loss", 6)]
+    ("what", "step", "every", "saved"),
+    [
+        ("loss", 4, 2, 2),
+        ("gradient", 6, 2, 4),
+        ("validation loss", 4, 2, 2),
+        ("validation loss", 6, 2, 4),
+        ("loss", 3, 6, 2),  # between two records, where a save is overdue after each step
+    ],
 )
-def test_what_is_not_finite_ends_training_and_is_not_saved(tmp_path, monkeypatch, what, step):
-    """In the middle and at the last step, of which no checkpoint is written."""
-    trainer = trainer_of(tmp_path / "run", train={"max_steps": 6, "eval_every": 2})
+def test_what_is_not_finite_ends_training_and_is_not_saved(
+    tmp_path, monkeypatch, what, step, every, saved
+):
+    train = {"max_steps": 6, "eval_every": every, "log_every": every}
+    trainer = trainer_of(tmp_path / "run", data=DATA, train=train)
     spoil(trainer, monkeypatch, step, what)
-    list(trainer.train())
-    assert (trainer.stop_reason, trainer.not_finite) == ("diverged", what)
-    assert trainer.progress.step == step and trainer.progress.best_step < step
-    assert saved_steps(trainer.run)[-1] == step - 2
-
-
-@pytest.mark.parametrize(("what", "why"), [("loss", "overdue"), ("gradient", "interrupted")])
-def test_nothing_that_has_diverged_is_saved_between_two_records(tmp_path, monkeypatch, what, why):
-    trainer = trainer_of(tmp_path / "run", train={"max_steps": 9, "eval_every": 9, "log_every": 9})
-    spoil(trainer, monkeypatch, 3, what, interrupts=why == "interrupted")
-    if why == "overdue":
+    if every > step:
         monkeypatch.setattr("toytrans.training.trainer.SECONDS_BETWEEN_SAVES", 0.0)
     list(trainer.train())
-    assert (trainer.stop_reason, trainer.not_finite, trainer.progress.step) == ("diverged", what, 3)
-    assert saved_steps(trainer.run) == ([1, 2] if why == "overdue" else [])
+    assert (trainer.stop_reason, trainer.not_finite) == ("diverged", what)
+    assert trainer.progress.step == step and saved_steps(trainer.run)[-1] == saved
+    told = f"training diverged: the {what} is not finite by step {step}; the last good checkpoint"
+    assert f"{told} is step {saved}; lower train.lr" in trainer.divergence()
+    if what == "validation loss":
+        assert RunFolder.open(trainer.run).records[-1]["valid_loss"] is None
 
 
 @pytest.mark.usefixtures("here")
-def test_a_divergence_is_told_with_the_checkpoint_to_go_back_to(monkeypatch, command):
-    evaluate = Trainer._evaluate
-
-    def measure(trainer):
-        found = evaluate(trainer)
-        return found | {"valid_loss": math.nan} if trainer.progress.step == 4 else found
-
-    monkeypatch.setattr(Trainer, "_evaluate", measure)
-    answer = command("train", "--config", "c.yaml", "--out", "run")
-    assert answer.code == 1
-    line = answer.err.splitlines()[-1]
-    assert "training diverged: the validation loss is not finite by step 4" in line
-    assert "the last good checkpoint is step 2" in line
-    assert RunFolder.open(Path("run")).records[-1]["valid_loss"] is None
+def test_a_command_whose_training_diverges_has_exit_code_1(command):
+    answer = command("train", "c.yaml", "--out", "r", "--set", "train.lr=1e30")
+    assert answer.code == 1 and answer.out == "" and not saved_steps(Path("r"))
+    assert "; no checkpoint yet; lower train.lr" in answer.err.splitlines()[-1]
 
 
 def test_the_loss_ignores_pads_and_smooths_as_torch_does():

@@ -24,7 +24,7 @@ from toytrans.cli.results import print_comparison, print_scores
 from toytrans.cli.terminal import Bar, note
 from toytrans.config.names import fault_remark
 from toytrans.errors import UserError
-from toytrans.files import csv_text, json_text, to_bytes
+from toytrans.files import csv_bytes, json_text
 
 if TYPE_CHECKING:
     from toytrans.evaluation import Scores
@@ -135,7 +135,7 @@ def evaluate(
 
 def _write(compared: "Comparison", csv: Path | None, plot: Path | None) -> None:
     if csv is not None:
-        write_new(csv, to_bytes(csv_text(compared.table())))
+        write_new(csv, csv_bytes(compared.table()))
         note(f"wrote {csv}")
     if plot is not None:
         write_new(plot, compared.picture("", plot.suffix[1:].lower()))

@@ -10,7 +10,7 @@ from toytrans.cli.common import write_new
 from toytrans.cli.explain import print_card
 from toytrans.cli.terminal import note, output, plain, print_table
 from toytrans.exercises import MOST_ANSWERS, MOST_STUDENTS
-from toytrans.files import csv_text, read_whole, to_bytes
+from toytrans.files import csv_bytes, read_whole
 
 app = typer.Typer(no_args_is_help=True, help="Set, solve and grade exercises: find the fault.")
 
@@ -151,7 +151,7 @@ def grade(
     ]
     total = exercises.summary(marks)
     if csv is not None:
-        _write_grades(csv, to_bytes(csv_text([exercises.Mark._fields, *marks])))
+        _write_grades(csv, csv_bytes([exercises.Mark._fields, *marks]))
     if page is not None:
         from toytrans.report.page import page as page_of
         from toytrans.report.page import section

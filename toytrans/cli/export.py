@@ -41,7 +41,7 @@ def export(
     path = out or exports.default_path(loaded, format)
     check_new(path)
     exports.export(loaded, format, path)
-    rest = loaded.folder.unfinished
+    rest = loaded.unfinished
     training = f"; training is unfinished: {rest}" if rest else ""
     print(printable(f"wrote {path} from {loaded.path}, step {loaded.step}{training}"))
     sources = exports.random_sources(loaded, CHECKED, LONGEST)

@@ -1,12 +1,15 @@
 """`toytrans train`."""
 
 import contextlib
+import importlib.util
+import math
 import shlex
 import sys
+import time
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Literal, NamedTuple
+from typing import TYPE_CHECKING, Annotated, Any, Literal, NamedTuple
 
 import typer
 
@@ -14,7 +17,7 @@ from toytrans.cli.common import Break, Overrides, TrustCode, rare, warn_of_fault
 from toytrans.cli.results import Labelled, parts_of, print_parts
 from toytrans.cli.terminal import Bar, note, output, plain, reporter
 from toytrans.config.names import fault_remark
-from toytrans.errors import UserError
+from toytrans.errors import UserError, how_to_install
 from toytrans.rounding import share
 from toytrans.training.signals import exit_if_signalled
 from toytrans.user_code import is_shipped
@@ -22,7 +25,7 @@ from toytrans.user_code import is_shipped
 if TYPE_CHECKING:
     from toytrans.config.schema import Config
     from toytrans.data.pairs import Pairs, Split
-    from toytrans.training.run import Run
+    from toytrans.training.run import Record, Run
     from toytrans.training.trainer import Trainer
 
 SAMPLES, SHORT = 4, 10
@@ -101,14 +104,14 @@ def _train(
     from toytrans.training.devices import tune_process
     from toytrans.training.distributed import init_distributed
     from toytrans.training.session import open_session
-    from toytrans.training.tensorboard import check_tensorboard
 
-    if logged:
-        check_tensorboard()
+    if logged and importlib.util.find_spec("tensorboard") is None:
+        how = how_to_install("tensorboard")
+        raise UserError(f"--log-to tensorboard: it is not installed; {how}")
     tune_process()
     with init_distributed(settings.device) as context:
         reporter.one_of_several = context.size > 1
-        if not context.is_main:
+        if context.rank:
             reporter.fall_silent()
         with open_session(settings, name, folder, resume, note, context) as trainer:
             _follow(trainer, logged, watched)
@@ -118,16 +121,14 @@ def _train(
 
 def _follow(trainer: "Trainer", logged: bool, watched: bool) -> None:
     """Train; show each record as the terminal allows, and copy it to TensorBoard if asked to."""
-    from toytrans.training.tensorboard import copy_to_tensorboard
-
     progress, total = trainer.progress, trainer.config.train.max_steps
     tokens, seconds = progress.target_tokens, progress.elapsed_s
     match: float | None = None
     copy: Callable[..., object] = bool
     view: Callable[[Trainer], AbstractContextManager[Callable[[Moment], None]]] = _line
-    if trainer.context.is_main:
+    if trainer.context.rank == 0:
         if logged:
-            copy = copy_to_tensorboard(trainer.run, progress.step, progress.elapsed_s, note)
+            copy = _copy_to_tensorboard(trainer)
         if watched and sys.stderr.isatty() and not output(stderr=True).is_dumb_terminal:
             from toytrans.cli.watch import watch
 
@@ -141,6 +142,50 @@ def _follow(trainer: "Trainer", logged: bool, watched: bool) -> None:
             show(Moment(step, record["loss"], record["lr"], rate, match, left))
             tokens, seconds = int(record["target_tokens"]), elapsed
             copy(record)
+
+
+def _copy_to_tensorboard(trainer: "Trainer") -> "Callable[[Record], None]":
+    """Copy the records so far to RUN/logs, for TensorBoard to draw. Returns what copies one more.
+
+    metrics.jsonl stays the truth: a training that is resumed copies it again, and a copy that fails
+    ends, with a note, without ending the training.
+    """
+    from toytrans.training.run import RunFolder
+
+    step, began, failed = trainer.progress.step, time.time() - trainer.progress.elapsed_s, False
+    file = trainer.run / "logs" / f"events.out.tfevents.{time.time_ns()}"
+
+    def append(*events: dict[str, Any]) -> None:
+        nonlocal failed
+        try:
+            from tensorboard.compat.proto.event_pb2 import Event
+            from tensorboard.summary.writer.record_writer import RecordWriter
+
+            file.parent.mkdir(exist_ok=True)
+            with file.open("ab") as opened:
+                for event in events:
+                    RecordWriter(opened).write(Event(**event).SerializeToString())
+        except Exception as error:  # the library may raise anything
+            failed = True
+            reason = f"{type(error).__name__}: {error}".partition("\n")[0][:200]
+            note(f"--log-to tensorboard: stopped ({reason}); metrics.jsonl is complete")
+
+    def event_of(record: "Record") -> dict[str, Any]:
+        """The numbers of a record: loss as train/loss, valid_loss as valid/loss."""
+        values = [
+            {"tag": f"train/{key}".replace("train/valid_", "valid/"), "simple_value": value}
+            for key, value in record.items()
+            if key != "step" and isinstance(value, int | float) and math.isfinite(value)
+        ]
+        when = began + float(record.get("elapsed_s") or 0.0)
+        return {"wall_time": when, "step": record["step"], "summary": {"value": values}}
+
+    # at a START, readers forget what older files in this folder hold, from its step on
+    start = {"wall_time": began, "step": 0, "session_log": {"status": "START"}}
+    before = [record for record in RunFolder.open(trainer.run).records if record["step"] <= step]
+    version = {"wall_time": began, "file_version": "brain.Event:2"}
+    append(version, start, *map(event_of, before))
+    return lambda record: None if failed else append(event_of(record))
 
 
 @contextlib.contextmanager
@@ -163,7 +208,7 @@ def _report_stop(trainer: "Trainer") -> None:
     if trainer.stop_reason == "diverged":
         note(f"toytrans: {trainer.divergence()}")
         raise typer.Exit(1)
-    received = trainer.signals()
+    received = [number for each in trainer.context.gather(trainer.received) for number in each]
     if received and trainer.saved_step is None:
         note("stopped before the first step; nothing is saved")
     elif received:
@@ -191,7 +236,7 @@ def _print_results(trainer: "Trainer") -> None:
     for split in splits:
         pairs = all_pairs(trainer.dataset, split)
         rows += parts_of(split, context.evaluate(run.model, pairs, run.facts))
-    if context.is_main:
+    if context.rank == 0:
         reason = {
             "stop_at_exact_match": ", stopped at the exact match asked for",
             "patience": ", stopped for lack of progress",

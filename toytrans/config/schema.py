@@ -445,9 +445,9 @@ class TrainConfig(Section):
     precision: Literal["auto", "fp32", "bf16", "fp64"] = "auto"
     """Precision of matrix products. auto takes bf16 if the device has instructions for it, except
     on a CPU up to d_model 64; else fp32."""
-    cuda_graphs: Literal["auto", "on", "off"] = "auto"
+    cuda_graphs: bool = False
     """Record a step once for each shape of a batch, and replay it with one launch. For a CUDA
-    device. auto means off until it has been measured on a GPU."""
+    device."""
 
     def _derive(self) -> None:
         self._set(warmup_steps=min(100, self.max_steps // 3))

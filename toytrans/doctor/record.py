@@ -139,7 +139,7 @@ def read_snapshot(path: Path) -> RunSnapshot:
     damage: dict[int, str] = {}
     for step in folder.steps:
         try:
-            progress = load_checkpoint(folder.path, step, most_bytes=most_bytes).progress
+            progress, _ = load_checkpoint(folder.path, step, most_bytes)
             damage[step] = ""
         except UserError as error:
             if step in folder.steps:  # a training may have removed it meanwhile

@@ -14,7 +14,7 @@ MOST_CELLS = 30_000
 
 def steps_of(maps: AttentionMaps) -> tuple[list[int], int]:
     """The checkpoints whose maps are shown, ascending, and how many are left out."""
-    steps = sorted({maps.run.step, *maps.run.folder.steps})
+    steps = sorted({maps.run.step, *maps.run.steps})
     cells = sum(each.weights.numel() for each in maps.shown)
     most = min(len(steps), max(1, MOST_CELLS // max(1, cells)))
     gaps = max(1, most - 1)
@@ -28,7 +28,7 @@ def at_step(maps: AttentionMaps, step: int) -> Iterator[Block]:
     batch, vocabulary, shown = maps.batch, maps.run.vocabulary, maps.shown
     if step != maps.run.step:
         try:
-            model = maps.run.folder.load(str(step), "cpu").model
+            model = maps.run.load(str(step), "cpu").model
         except UserError:
             return
         wanted = {each[:3] for each in shown}

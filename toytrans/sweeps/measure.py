@@ -185,7 +185,7 @@ def evaluate(
 
 def result_of(run: Run, scores: Scores, measure: Measure) -> Result:
     """The numbers of a run and of its scores, which a measure gave."""
-    progress = run.folder.progress()
+    progress = run.progress()
     assert progress is not None, "its model was read"
     whole = progress.step, progress.elapsed_s, count_parameters(run.model)
     rows = [Row("", None, None, *each, None) for each in zip(OF_RUN, whole, strict=True)]

@@ -21,7 +21,7 @@ from typing import Any
 from toytrans.errors import UserError, how_to_install
 from toytrans.sweeps.trial import Failure, Trial, keep_failure, run
 from toytrans.training import devices
-from toytrans.training.environment import usable_cores
+from toytrans.training.devices import usable_cores
 from toytrans.training.signals import end_at_once
 from toytrans.user_code import as_read, trust_as_read
 

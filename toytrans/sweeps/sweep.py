@@ -30,11 +30,10 @@ from toytrans.config.schema import Config, Paths
 from toytrans.data.open import check_dataset, open_dataset, pairs_of_split
 from toytrans.errors import UserError
 from toytrans.files import (
-    csv_text,
+    csv_bytes,
     disk_errors,
     drafts_in,
     json_text,
-    to_bytes,
     write_file,
     write_json,
 )
@@ -43,8 +42,7 @@ from toytrans.sweeps.groups import Table, cell
 from toytrans.sweeps.measure import TEST, Measure, of_lengths, split_of
 from toytrans.sweeps.pool import Ended, processes_for, run_here, run_on_ray
 from toytrans.sweeps.trial import Trial, by_names, path_of
-from toytrans.training.devices import choose_device
-from toytrans.training.environment import settings_of_numbers, usable_cores
+from toytrans.training.devices import choose_device, settings_of_numbers, usable_cores
 from toytrans.training.faults import check_fault
 from toytrans.training.run import RUNS
 
@@ -131,8 +129,8 @@ def write_tables(
     head = json_text({"made": made(), **about, "columns": columns}, 1).removesuffix("\n}")
     lines = ",\n".join(f"  {json_text(row)}" for row in rows)
     files = {
-        "table.json": to_bytes(f'{head},\n "rows": [\n{lines}\n ]\n}}\n'),
-        "table.csv": to_bytes(csv_text(table)),
+        "table.json": f'{head},\n "rows": [\n{lines}\n ]\n}}\n'.encode(),
+        "table.csv": csv_bytes(table),
         **({"plot.png": picture} if picture else {}),
     }
     for name, raw in files.items():

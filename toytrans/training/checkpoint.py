@@ -1,6 +1,8 @@
 """Save, load and delete checkpoints.
 
-    checkpoints/step-N.safetensors   tensors weights/, optimizer/, random/; progress as metadata
+    checkpoints/step-N.safetensors   tensors weights/NAME; optimizer/NAME/KEY, the moments and step
+                                     counts of AdamW; random/DEVICE, states of the generators of
+                                     rank 0; progress as metadata
     checkpoints.json                 the SHA-256 of each checkpoint that this run wrote, by step
 
 A checkpoint is written under another name, flushed, listed and renamed. So a crash leaves older
@@ -88,17 +90,7 @@ class Progress:
         return None
 
 
-@dataclass
-class Checkpoint:
-    """One checkpoint in memory.
-
-    tensors: weights/NAME; optimizer/NAME/KEY, the moments and step counts of AdamW; random/DEVICE,
-        states of the generators of rank 0.
-    """
-
-    progress: Progress
-    tensors: dict[str, Tensor]
-
+Tensors = dict[str, Tensor]
 
 _PROGRESS, _SUMS = TypeAdapter(Progress), TypeAdapter(dict[int, str])
 
@@ -127,22 +119,43 @@ def listed_checkpoints(run: Path) -> dict[int, str]:
         return {}
 
 
+def pick_step(run: Path, which: str) -> int:
+    """The step of the checkpoint `best`, `last` or of a number.
+
+    Raises UserError with the steps that exist, or if the newest, which knows the best, cannot be
+    read.
+    """
+    steps = saved_steps(run)
+    if not steps:
+        raise UserError(f"{run}: no checkpoint yet; let `toytrans train` finish, or --resume it")
+    if which == "best":
+        best = read_progress(run, steps[-1]).best_step
+        return best if best in steps else steps[-1]
+    named = {"last": steps[-1]} | {str(step): step for step in steps}
+    if which not in named:
+        listed = ", ".join(map(str, steps))
+        raise UserError(
+            f"{run}: no checkpoint {which}; there are best, last and the steps {listed}"
+        )
+    return named[which]
+
+
 # Writing and deleting ----------------------------------------------------------------------------
 
 
-def save_checkpoint(run: Path, checkpoint: Checkpoint, keep: int = 2) -> None:
+def save_checkpoint(run: Path, progress: Progress, tensors: Tensors, keep: int = 2) -> None:
     """Write a checkpoint, and delete older ones except the newest `keep` and the best.
 
     Raises UserError if a file cannot be written. Older checkpoints then stay as they were.
     """
-    step, before = checkpoint.progress.step, saved_steps(run)
-    file = checkpoint_file(run, step)
-    tensors = {n: tensor.detach().cpu().contiguous() for n, tensor in checkpoint.tensors.items()}
-    progress = json.dumps(asdict(checkpoint.progress), allow_nan=False)
-    raw = safetensors.torch.save(tensors, {"format": FORMAT, "progress": progress})
+    step, before = progress.step, saved_steps(run)
+    file, sums = checkpoint_file(run, step), listed_checkpoints(run)
+    about = {"format": FORMAT, "progress": json.dumps(asdict(progress), allow_nan=False)}
+    on_cpu = {name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()}
+    raw = safetensors.torch.save(on_cpu, about)
     if os.path.lexists(file):
         raise UserError(f"{file}: not written by this training; move it away, then resume")
-    sums = {other: digest for other, digest in listed_checkpoints(run).items() if other in before}
+    sums = {other: sums[other] for other in before if other in sums}
     sums[step] = hashlib.sha256(raw).hexdigest()
     try:
         file.parent.mkdir(exist_ok=True)
@@ -158,16 +171,12 @@ def save_checkpoint(run: Path, checkpoint: Checkpoint, keep: int = 2) -> None:
         ) from None
     passed = [other for other in saved_steps(run) if other <= step]
     for other in passed[:-keep]:
-        if other != checkpoint.progress.best_step and other in sums:
-            _delete(checkpoint_file(run, other), sums[other], len(raw) + ROOM)
-
-
-def _delete(file: Path, digest: str, most_bytes: int) -> None:
-    """Delete a checkpoint if it is the regular file that this run wrote."""
-    with contextlib.suppress(OSError, Unreadable):
-        if file.is_symlink() or hashlib.sha256(read_whole(file, most_bytes)).hexdigest() != digest:
-            return
-        file.unlink()
+        old = checkpoint_file(run, other)
+        if other == progress.best_step or other not in sums or old.is_symlink():
+            continue
+        with contextlib.suppress(OSError, Unreadable):
+            if hashlib.sha256(read_whole(old, len(raw) + ROOM)).hexdigest() == sums[other]:
+                old.unlink()
 
 
 # Reading -----------------------------------------------------------------------------------------
@@ -178,7 +187,9 @@ def most_bytes_of(model: Seq2Seq) -> int:
     return 3 * sum(tensor.nbytes for tensor in weights_of(model).values()) + ROOM
 
 
-def load_checkpoint(run: Path, step: int, most_bytes: int | None = None) -> Checkpoint:
+def load_checkpoint(
+    run: Path, step: int, most_bytes: int | None = None
+) -> tuple[Progress, Tensors]:
     """Read and verify a checkpoint.
 
     most_bytes: the size from which it is refused unread, `most_bytes_of` its model; None = any.
@@ -194,7 +205,7 @@ def load_checkpoint(run: Path, step: int, most_bytes: int | None = None) -> Chec
         for name, tensor in tensors.items():
             if tensor.is_floating_point() and not bool(tensor.isfinite().all()):
                 raise ValueError(f"{name} holds NaN or infinity")
-    return Checkpoint(progress, tensors)
+    return progress, tensors
 
 
 def read_progress(run: Path, step: int) -> Progress:
@@ -241,34 +252,13 @@ def refusing(run: Path, step: int) -> Iterator[None]:
     raise UserError(f"{checkpoint_file(run, step)}: {how}; {remedy}")
 
 
-def pick_step(run: Path, which: str) -> int:
-    """The step of the checkpoint `best`, `last` or of a number.
-
-    Raises UserError with the steps that exist, or if the newest, which knows the best, cannot be
-    read.
-    """
-    steps = saved_steps(run)
-    if not steps:
-        raise UserError(f"{run}: no checkpoint yet; let `toytrans train` finish, or --resume it")
-    if which == "best":
-        best = read_progress(run, steps[-1]).best_step
-        return best if best in steps else steps[-1]
-    named = {"last": steps[-1]} | {str(step): step for step in steps}
-    if which not in named:
-        listed = ", ".join(map(str, steps))
-        raise UserError(
-            f"{run}: no checkpoint {which}; there are best, last and the steps {listed}"
-        )
-    return named[which]
-
-
 # Weights -----------------------------------------------------------------------------------------
 
 
-def weights_of(model: Seq2Seq) -> dict[str, Tensor]:
+def weights_of(model: Seq2Seq) -> Tensors:
     """What a checkpoint keeps of a model: its parameters, tied ones once, and persistent buffers.
     Those of models of the user's that hold infinities are masks, made anew with the model."""
-    weights: dict[str, Tensor] = dict(model.named_parameters())
+    weights: Tensors = dict(model.named_parameters())
     known = dict(model.named_parameters(remove_duplicate=False))
     for name, tensor in model.state_dict().items():
         if name not in known and bool(tensor.isfinite().all()):
@@ -276,7 +266,7 @@ def weights_of(model: Seq2Seq) -> dict[str, Tensor]:
     return {f"weights/{name}": tensor for name, tensor in weights.items()}
 
 
-def copy_into(ours: dict[str, Tensor], theirs: dict[str, Tensor]) -> None:
+def copy_into(ours: Tensors, theirs: Tensors) -> None:
     """Copy tensors by name, into those of a model.
 
     Raises ValueError with the first that only one side has, or whose shape or dtype differs.

@@ -1,16 +1,25 @@
-"""Choose the device and the precision, and tune the CPU."""
+"""Device, precision and settings of a training, and what a run remembers of them."""
 
 import contextlib
 import ctypes
+import os
+import platform
+import shlex
 import sys
+import time
 from collections.abc import Iterator
 from functools import cache
-from typing import Literal
+from pathlib import Path
+from typing import Any, Literal
 
 import torch
 
+from toytrans import __version__
+from toytrans.config.schema import Config
+from toytrans.data.files import sha256_of
 from toytrans.errors import UserError
 from toytrans.model.backends import leave_products_to_onednn, products_as_they_are
+from toytrans.user_code import digests
 
 Precision = Literal["fp32", "bf16", "fp64"]
 
@@ -69,15 +78,23 @@ def has_bf16_products(device: torch.device) -> bool:
     return bool(known.get("avx512_bf16") or known.get("amx_bf16"))
 
 
+# This process ------------------------------------------------------------------------------------
+
+
 def tune_process() -> None:
     """Settings of the whole process with which a CPU trains faster; a program calls it once.
 
     Numbers too small for a normal exponent, with which a CPU computes many times slower, become
     zero. And products of fp32 matrices are oneDNN's, up to twice as fast as MKL's, where that
     rounds nothing to bf16 on the way; not where there is a GPU, for which the same setting would
-    mean TF32.
+    mean TF32. Memory that is freed stays with the process (glibc only): to get it back costs a page
+    fault for every 4 KiB, a fifth of a small model's step.
     """
-    _keep_freed_memory()
+    if sys.platform == "linux" and hasattr(libc := ctypes.CDLL(None), "mallopt"):
+        trim_threshold, mmap_threshold = -1, -3  # names of malloc.h
+        # an older glibc refuses more than 32 MiB; a threshold left alone would stay low for good
+        if libc.mallopt(mmap_threshold, 2**30) or libc.mallopt(mmap_threshold, 2**25):
+            libc.mallopt(trim_threshold, 2**31 - 1)
     torch.set_flush_denormal(True)
     if multiplies_with_onednn():
         leave_products_to_onednn(True)
@@ -89,30 +106,36 @@ def tuned() -> Iterator[None]:
     of before are back."""
     put_products_back, dtype = products_as_they_are(), torch.get_default_dtype()
     flushed = sys.float_info.min / 2 == 0
-    gpus = range(torch.cuda.device_count()) if torch.cuda.is_initialized() else ()
-    on_mps = torch.mps.get_rng_state() if torch.backends.mps.is_available() else None
     leave_products_to_onednn(False)
     tune_process()
     torch.set_default_dtype(torch.float32)
     try:
-        with torch.random.fork_rng(gpus), torch.inference_mode(False):  # gradients are on, too
+        with random_states_kept(), torch.inference_mode(False):  # gradients are on, too
             yield
     finally:
-        if on_mps is not None:
-            torch.mps.set_rng_state(on_mps)
         torch.set_default_dtype(dtype)
         put_products_back()
         torch.set_flush_denormal(flushed)
 
 
-def _keep_freed_memory() -> None:
-    """Memory that is freed stays with the process (glibc only): to get it back costs a page fault
-    for every 4 KiB, a fifth of a small model's step."""
-    if sys.platform == "linux" and hasattr(libc := ctypes.CDLL(None), "mallopt"):
-        trim_threshold, mmap_threshold = -1, -3  # names of malloc.h
-        # an older glibc refuses more than 32 MiB; a threshold left alone would stay low for good
-        if libc.mallopt(mmap_threshold, 2**30) or libc.mallopt(mmap_threshold, 2**25):
-            libc.mallopt(trim_threshold, 2**31 - 1)
+@contextlib.contextmanager
+def random_states_kept() -> Iterator[None]:
+    """Put the states of torch's generators back at the end of the block."""
+    states = [(each, each.get_state()) for each in generators().values()]
+    try:
+        yield
+    finally:
+        for generator, state in states:
+            generator.set_state(state)
+
+
+def generators() -> dict[str, torch.Generator]:
+    """What torch draws from in this process, by device."""
+    found = {"cpu": torch.default_generator}
+    found |= {f"cuda:{n}": each for n, each in enumerate(torch.cuda.default_generators)}
+    if torch.backends.mps.is_available():
+        found["mps"] = torch.mps._get_default_mps_generator()
+    return found
 
 
 def multiplies_with_onednn() -> bool:
@@ -140,3 +163,89 @@ def onednn_keeps_fp32() -> bool:
         kept = kept and errors[1] <= 4 * errors[0]
     torch.set_float32_matmul_precision(before)
     return kept
+
+
+# What a run remembers: environment.json ----------------------------------------------------------
+
+SWITCHES = ("ATEN_", "DNNL_", "KMP_", "MKL_", "OMP_", "ONEDNN_", "CUBLAS_", "NVIDIA_TF32")
+"""Prefixes of environment variables that can change how numbers are computed."""
+
+MAY_CHANGE = ("config", "started", "command", "python", "platform")
+"""Parts of a run's environment that change no number of the training."""
+
+EXPLAINED = {
+    "valid_sha256": "the validation file is not the one of before: do not compare the scores",
+    "code_sha256": "the code has changed since; the pairs and the weights fit it",
+}
+"""What is said where one of these has changed."""
+
+
+def environment_of(
+    config: Config, device: torch.device, precision: Precision, processes: int
+) -> dict[str, Any]:
+    """Where and on what a run is trained, as plain values."""
+    files, code = config.data.files, config.references
+    return {
+        "toytrans": __version__,
+        "python": platform.python_version(),
+        "torch": torch.__version__,
+        "platform": platform.platform(),
+        "device": str(device),
+        "gpu": torch.cuda.get_device_name(device) if device.type == "cuda" else None,
+        "precision": precision,
+        **settings_of_numbers(),
+        "processes": processes,
+        "cuda_graphs": config.train.cuda_graphs,
+        "valid_sha256": sha256_of(files.valid) if files and files.valid else None,
+        "code_sha256": dict(zip(code, digests(code.values()), strict=True)),
+        "started": time.strftime("%Y-%m-%dT%H:%M:%S%z"),
+        "command": shlex.join(sys.argv),
+    }
+
+
+def changes(before: dict[str, Any], now: dict[str, Any]) -> list[str]:
+    """How the environment differs from that of the saved run, one sentence each."""
+    changed = [key for key in now if key in before and before[key] != now[key]]
+    sentences = [sentence for key, sentence in EXPLAINED.items() if key in changed]
+    if names := [key for key in changed if key not in (*MAY_CHANGE, *EXPLAINED)]:
+        listed = ", ".join(f"{key} {before[key]} -> {now[key]}" for key in names)
+        sentences.append(
+            f"the run was saved under other conditions, so its numbers may differ: {listed}"
+        )
+    return sentences
+
+
+def settings_of_numbers() -> dict[str, Any]:
+    """The settings of this process that can change numbers, as plain values.
+
+    If they, the versions, the device and the precision are equal, two trainings give the same
+    numbers, on a CPU bit for bit.
+    """
+    return {
+        "threads": torch.get_num_threads(),
+        "processor": processor_name(),
+        "cpu_capability": torch.backends.cpu.get_cpu_capability(),
+        "bf16_products": has_bf16_products(torch.device("cpu")),
+        "matmul_precision": torch.get_float32_matmul_precision(),
+        "mkldnn": torch.backends.mkldnn.is_available() and torch.backends.mkldnn.enabled,
+        "mkl": torch.backends.mkl.is_available(),
+        "cuda": torch.version.cuda,
+        "cudnn": torch.backends.cudnn.version(),
+        "switches": {k: v for k, v in sorted(os.environ.items()) if k.startswith(SWITCHES)},
+    }
+
+
+def processor_name() -> str:
+    """The model name of the processor, or its architecture."""
+    with contextlib.suppress(OSError):
+        for line in Path("/proc/cpuinfo").read_text(errors="replace").splitlines():
+            key, _, value = line.partition(":")
+            if key.strip() == "model name" and value.strip():
+                return value.strip()
+    return platform.processor() or platform.machine()
+
+
+def usable_cores() -> int:
+    """Cores that this process may use."""
+    affinity = getattr(os, "sched_getaffinity", None)  # not on every system
+    return len(affinity(0)) if affinity else os.cpu_count() or 1

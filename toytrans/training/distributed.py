@@ -44,10 +44,6 @@ class DistributedContext:
     restarts: int = 0
     max_restarts: int = 0
 
-    @property
-    def is_main(self) -> bool:
-        return self.rank == 0
-
     # Data and gradients
 
     def shard(self, batch: Batch) -> Batch:
@@ -82,7 +78,7 @@ class DistributedContext:
     def seed(self, seed: int, step: int) -> None:
         """Seed every rank except 0 differently for a step, so that a checkpoint need not hold its
         random state."""
-        if not self.is_main:
+        if self.rank:
             torch.manual_seed(key_of(seed, self.rank, step))
 
     # Agreement
@@ -98,7 +94,7 @@ class DistributedContext:
         """Seconds on the clock of rank 0, and whether any process is interrupted."""
         if self.size == 1:
             return elapsed, interrupted
-        votes = torch.tensor([elapsed * self.is_main, interrupted], dtype=torch.float64)
+        votes = torch.tensor([elapsed * (self.rank == 0), interrupted], dtype=torch.float64)
         distributed.all_reduce(votes, distributed.ReduceOp.MAX)
         return float(votes[0]), bool(votes[1])
 
@@ -120,7 +116,7 @@ class DistributedContext:
         """The value that rank 0 makes, sent to all ranks. Its UserError is raised in all."""
         if self.size == 1:
             return make()
-        value = self.on_all(make if self.is_main else lambda: None)
+        value = self.on_all((lambda: None) if self.rank else make)
         return self.gather(value)[0]  # type: ignore[return-value]
 
     def require_equal(self, **values: Any) -> None:

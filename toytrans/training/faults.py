@@ -6,11 +6,10 @@ is loaded. Evaluation is never broken: it shows the effect of the fault.
 
 from collections.abc import Callable
 from functools import partial
-from typing import NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 import torch
 from torch import Tensor, nn
-from torch.nn import functional as F
 
 from toytrans.config.names import Backward, FaultName, fault_remark, is_sealed, opened
 from toytrans.config.schema import Config, ModelConfig
@@ -25,7 +24,12 @@ from toytrans.model.positions.base import Positions
 from toytrans.model.seq2seq import Seq2Seq
 from toytrans.model.transformer import Transformer
 from toytrans.tokens import BOS_ID, EOS_ID, PAD_ID, Vocabulary
-from toytrans.training.step import CrossEntropy, Objective, token_losses
+from toytrans.training.step import Objective, token_losses
+
+Part = TypeVar("Part", bound=nn.Module)
+
+Changed = dict[str, Callable[..., Tensor]]
+"""What makes masks instead of the methods of `MaskMaker`, by their names."""
 
 
 def build_model(config: Config, vocabulary: Vocabulary) -> Seq2Seq:
@@ -69,47 +73,42 @@ def check_fault(fault: str | None, model: ModelConfig, processes: int = 1) -> No
         raise UserError(f"fault: {fault} {reason}")
 
 
-class _NoCausal(MaskMaker):
-    """Masks pads in the decoder, but not the future."""
-
-    def decoder_self(self, tgt_in: Tensor) -> Tensor:
-        return self._without_pads(tgt_in, tgt_in)
+def _no_causal(sound: MaskMaker) -> Changed:
+    """Masks pads in the decoder as in the encoder, but not the future."""
+    return {"decoder_self": sound.encoder_self}
 
 
-class _OffByOne(_NoCausal):
+def _off_by_one(sound: MaskMaker) -> Changed:
     """Query t may attend to keys 0 .. t + 1."""
 
-    def decoder_self(self, tgt_in: Tensor) -> Tensor:
+    def decoder_self(tgt_in: Tensor) -> Tensor:
         length = tgt_in.shape[1]
         one_too_many = torch.ones(length, length, device=tgt_in.device).tril(1).bool()
-        return super().decoder_self(tgt_in) & one_too_many
+        return sound.encoder_self(tgt_in) & one_too_many
+
+    return {"decoder_self": decoder_self}
 
 
-class _PadVisible(MaskMaker):
+def _pad_visible(sound: MaskMaker) -> Changed:
     """Masks the future, but no pads."""
-
-    def encoder_self(self, src: Tensor) -> Tensor:
-        return torch.ones_like(super().encoder_self(src))
-
-    def decoder_self(self, tgt_in: Tensor) -> Tensor:
-        open_to_all = torch.full_like(tgt_in, BOS_ID)
-        return super().decoder_self(open_to_all)
-
-    def cross(self, src: Tensor, tgt_in: Tensor) -> Tensor:
-        return torch.ones_like(super().cross(src, tgt_in))
+    return {
+        "encoder_self": lambda src: torch.ones_like(sound.encoder_self(src)),
+        "decoder_self": lambda tgt_in: sound.decoder_self(torch.full_like(tgt_in, BOS_ID)),
+        "cross": lambda src, tgt_in: torch.ones_like(sound.cross(src, tgt_in)),
+    }
 
 
-class _Flipped(MaskMaker):
+def _flipped(sound: MaskMaker) -> Changed:
     """Inverts every mask."""
+    return {
+        "encoder_self": lambda src: ~sound.encoder_self(src),
+        "decoder_self": lambda tgt_in: ~sound.decoder_self(tgt_in),
+        "cross": lambda src, tgt_in: ~sound.cross(src, tgt_in),
+    }
 
-    def encoder_self(self, src: Tensor) -> Tensor:
-        return ~super().encoder_self(src)
 
-    def decoder_self(self, tgt_in: Tensor) -> Tensor:
-        return ~super().decoder_self(tgt_in)
-
-    def cross(self, src: Tensor, tgt_in: Tensor) -> Tensor:
-        return ~super().cross(src, tgt_in)
+def _masks(change: Callable[[MaskMaker], Changed], model: Transformer) -> None:
+    vars(model.masks).update(change(MaskMaker(model.config.pad_mask)))
 
 
 class Silence(nn.Module):
@@ -144,67 +143,53 @@ def _starting_with_end(batch: Batch) -> Batch:
     return Batch(batch.src, start, batch.tgt_out, batch.known)
 
 
-def loss_with_pads(
-    logits: Tensor,
-    tgt_out: Tensor,
-    label_smoothing: float = 0.0,
-    cross_entropy: CrossEntropy = F.cross_entropy,
-) -> Tensor:
+def _loss_with_pads(logits: Tensor, tgt_out: Tensor, *given: Any, **options: Any) -> Tensor:
     """`summed_loss` without ignoring PAD labels."""
-    return token_losses(logits, tgt_out, label_smoothing, cross_entropy, ignored=-1).sum()
+    return token_losses(logits, tgt_out, *given, **options, ignored=-1).sum()
 
 
-def loss_of_means(
-    logits: Tensor,
-    tgt_out: Tensor,
-    label_smoothing: float = 0.0,
-    cross_entropy: CrossEntropy = F.cross_entropy,
-) -> Tensor:
+def _loss_of_means(logits: Tensor, tgt_out: Tensor, *given: Any, **options: Any) -> Tensor:
     """The mean over rows of each row's mean loss, times the number of tokens.
 
     The caller divides by the number of tokens.
     """
-    losses = token_losses(logits, tgt_out, label_smoothing, cross_entropy).view_as(tgt_out)
+    losses = token_losses(logits, tgt_out, *given, **options).view_as(tgt_out)
     tokens = tgt_out.ne(PAD_ID).sum(1)
     means = losses.sum(1) / tokens.clamp(min=1)
     rows = tokens.gt(0).sum()  # without the empty rows that fill up a batch
     return means.sum() / rows * tokens.sum()
 
 
-def _masks(kind: type[MaskMaker], model: Transformer) -> None:
-    model.masks = kind(model.config.pad_mask)
+def _parts(model: Transformer, kind: type[Part]) -> list[Part]:
+    return [part for part in model.modules() if isinstance(part, kind)]
 
 
 def _scale(of_config: Callable[[ModelConfig], float], model: Transformer) -> None:
-    for module in model.modules():
-        if isinstance(module, Attention):
-            module.scale = of_config(model.config)
+    for attention in _parts(model, Attention):
+        attention.scale = of_config(model.config)
 
 
 def _no_position(model: Transformer) -> None:
     model.positions = model.cross_positions = blind = Positions(model.config, Vocabulary(()))
-    for module in model.modules():
-        if isinstance(module, Attention):
-            module.rotate = blind.rotate
+    for attention in _parts(model, Attention):
+        attention.rotate = blind.rotate
 
 
 def _no_residual(model: Transformer) -> None:
-    for module in model.modules():
-        if isinstance(module, Residual):
-            module.forward = partial(_without_residual, module)  # type: ignore[method-assign]
+    for residual in _parts(model, Residual):
+        residual.forward = partial(_without_residual, residual)  # type: ignore[method-assign]
 
 
 def _no_norm(model: Transformer) -> None:
-    for module in list(model.modules()):
+    for module in _parts(model, nn.Module):
         for name, child in module.named_children():
             if isinstance(child, nn.LayerNorm):
                 setattr(module, name, nn.Identity())
 
 
 def _no_feed_forward(model: Transformer) -> None:
-    for module in model.modules():
-        if isinstance(module, EncoderLayer | DecoderLayer):
-            module.feed_forward = Silence()  # type: ignore[assignment]
+    for layer in (*_parts(model, EncoderLayer), *_parts(model, DecoderLayer)):
+        layer.feed_forward = Silence()
 
 
 class Fault(NamedTuple):
@@ -221,10 +206,10 @@ class Fault(NamedTuple):
 
 
 FAULTS: dict[FaultName, Fault] = {
-    "no_causal": Fault(partial(_masks, _NoCausal)),
-    "triangle_off_by_one": Fault(partial(_masks, _OffByOne)),
-    "pad_visible": Fault(partial(_masks, _PadVisible)),
-    "mask_flipped": Fault(partial(_masks, _Flipped)),
+    "no_causal": Fault(partial(_masks, _no_causal)),
+    "triangle_off_by_one": Fault(partial(_masks, _off_by_one)),
+    "pad_visible": Fault(partial(_masks, _pad_visible)),
+    "mask_flipped": Fault(partial(_masks, _flipped)),
     "labels_not_shifted": Fault(objective=Objective(batch=_unshifted)),
     "pad_is_eos": Fault(objective=Objective(batch=_pad_as_end)),
     "wrong_start": Fault(objective=Objective(batch=_starting_with_end)),
@@ -242,9 +227,9 @@ FAULTS: dict[FaultName, Fault] = {
         ),
     ),
     "loss_on_pads": Fault(
-        objective=Objective(loss=loss_with_pads, tokens=lambda batch: batch.tgt_out.numel())
+        objective=Objective(loss=_loss_with_pads, tokens=lambda batch: batch.tgt_out.numel())
     ),
-    "batch_mean_of_means": Fault(objective=Objective(loss=loss_of_means)),
+    "batch_mean_of_means": Fault(objective=Objective(loss=_loss_of_means)),
     "no_residual": Fault(_no_residual),
     "no_norm": Fault(_no_norm),
     "no_feed_forward": Fault(_no_feed_forward),

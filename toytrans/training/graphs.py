@@ -21,7 +21,6 @@ from toytrans.model.positions.base import Positions
 from toytrans.model.seq2seq import Seq2Seq
 from toytrans.training.devices import Precision
 from toytrans.training.step import Update, Updated
-from toytrans.user_code import is_reference
 
 Work = Callable[[], object]
 
@@ -29,34 +28,31 @@ Capture = Callable[[Work, Work], Work]
 """(warm-up, work) -> what repeats the work. The warm-up leaves no trace in the random states."""
 
 
-class CudaCapture:
-    """Records CUDA graphs, which share one pool of memory.
+def cuda_capture(device: torch.device) -> Capture:
+    """What records CUDA graphs, which share one pool of memory.
 
     A graph writes all that it reads there, so it may use what the one before it has freed.
     """
+    stream, pool = torch.cuda.Stream(device), torch.cuda.graph_pool_handle()
 
-    def __init__(self, device: torch.device) -> None:
-        self.device, self.stream = device, torch.cuda.Stream(device)
-        self.pool = torch.cuda.graph_pool_handle()
-
-    def __call__(self, warm_up: Work, work: Work) -> Work:
-        outside = torch.cuda.current_stream(self.device)
-        self.stream.wait_stream(outside)
-        random = torch.random.fork_rng([self.device], device_type="cuda")
-        with random, torch.cuda.stream(self.stream):
+    def capture(warm_up: Work, work: Work) -> Work:
+        outside = torch.cuda.current_stream(device)
+        stream.wait_stream(outside)
+        with torch.random.fork_rng([device], device_type="cuda"), torch.cuda.stream(stream):
             warm_up()
-        outside.wait_stream(self.stream)
-        graph = torch.cuda.CUDAGraph()
-        collects = gc.isenabled()
+        outside.wait_stream(stream)
+        graph, collects = torch.cuda.CUDAGraph(), gc.isenabled()
         gc.disable()  # a CUDA graph that is freed breaks a capture
         try:
-            with torch.cuda.graph(graph, pool=self.pool, stream=self.stream):
+            with torch.cuda.graph(graph, pool=pool, stream=stream):
                 work()
         finally:
             if collects:
                 gc.enable()
         replay: Work = graph.replay
         return replay
+
+    return capture
 
 
 class GraphedUpdate:
@@ -127,15 +123,14 @@ def choose_capture(
 ) -> Capture | None:
     """What records the updates of a run; None = nothing does. Raises UserError for those that no
     graph can hold."""
-    model, train = config.model, config.train
-    if train.cuda_graphs != "on":
+    if not config.train.cuda_graphs:
         return None
-    own = model.class_ or any(map(is_reference, (model.positions, model.cross_positions)))
-    plain = train.accumulate == 1 and config.fault is None and model.backward == "autograd"
-    alone = device.type == "cuda" and processes == 1 and precision != "fp64"
-    if own or not plain or not alone:
+    own = config.fault or any(key.startswith("model.") for key in config.references)
+    several = processes > 1 or config.train.accumulate > 1
+    by_hand = config.model.backward == "by_hand"
+    if device.type != "cuda" or precision == "fp64" or own or several or by_hand:
         raise UserError(
-            "train.cuda_graphs: on needs a CUDA device, one process, accumulate: 1, no fault, "
+            "train.cuda_graphs needs a CUDA device, one process, accumulate: 1, no fault, "
             "backward: autograd, no code of your own, and fp32 or bf16; leave it out"
         )
-    return CudaCapture(device)
+    return cuda_capture(device)

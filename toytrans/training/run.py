@@ -21,7 +21,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
-from typing import Annotated, Any, BinaryIO, Literal, Self, TypeVar
+from typing import Annotated, Any, BinaryIO, Literal, TypeVar
 
 try:
     import fcntl
@@ -122,8 +122,8 @@ class RunFolder:
     config: Config
     facts: DataFacts
 
-    @classmethod
-    def open(cls, path: Path) -> Self:
+    @staticmethod
+    def open(path: Path) -> "RunFolder":
         """The run of a directory. Raises UserError: no run, one of toytrans 0.3, a damaged one."""
         if missing := [name for name in (CONFIG, DATA) if not os.path.isfile(path / name)]:
             what = f"not a run directory (it lacks {' and '.join(missing)})"
@@ -138,7 +138,7 @@ class RunFolder:
             facts = _SavedFacts.model_validate_json(read_whole(path / DATA, MOST_BYTES)).facts()
         except (OSError, ValidationError, UserError):
             raise UserError(f"{path / DATA}: damaged; the run cannot be read without it") from None
-        return cls(path, load_config(path / CONFIG, saved=True), facts)
+        return RunFolder(path, load_config(path / CONFIG, saved=True), facts)
 
     @property
     def environment(self) -> dict[str, Any]:
@@ -216,7 +216,7 @@ class RunFolder:
             trust(self.config.references.values())
         model = build_model(self.config, self.facts.vocabulary)
         step = pick_step(self.path, checkpoint)
-        saved = load_checkpoint(self.path, step, most_bytes_of(model)).tensors
+        _, saved = load_checkpoint(self.path, step, most_bytes_of(model))
         of_training = ("optimizer/", "random/")
         theirs = {name: x for name, x in saved.items() if not name.startswith(of_training)}
         with refusing(self.path, step):
@@ -226,12 +226,9 @@ class RunFolder:
 
 
 @dataclass(frozen=True)
-class Run:
-    """A trained model with what it takes to use it."""
+class Run(RunFolder):
+    """A run directory, and the model of one of its checkpoints."""
 
-    path: Path
-    config: Config
-    facts: DataFacts
     model: Seq2Seq
     step: int
 
@@ -240,16 +237,10 @@ class Run:
         return self.facts.vocabulary
 
     @property
-    def folder(self) -> RunFolder:
-        """What the run directory holds, now."""
-        return RunFolder(self.path, self.config, self.facts)
-
-    @property
     def title(self) -> str:
         """Path, step and fault."""
-        return "; ".join(
-            filter(None, (f"{self.path}, step {self.step}", fault_remark(self.config.fault)))
-        )
+        remark = fault_remark(self.config.fault)
+        return f"{self.path}, step {self.step}" + (f"; {remark}" if remark else "")
 
     def translate(self, sequences: Sequences, beam: int = 1) -> Sequences:
         """The translation of one sequence such as "5 7 9", or those of several.
@@ -309,13 +300,13 @@ def state_of(path: Path) -> RunState:
         progress = run.progress()
     except UserError as error:
         return RunState(state) if state != "unfinished" else RunState("damaged", problem=str(error))
-    train, fault = run.config.train, run.config.fault
-    if progress is None:
-        return RunState(state, None, train.max_steps, None, fault)
-    if state == "unfinished" and progress.stop_reason(train):
-        state = "finished"
-    best = progress.best_exact_match if progress.best_exact_match >= 0 else None
-    return RunState(state, progress.step, train.max_steps, best, fault)
+    step = best = None
+    if progress is not None:
+        step, match = progress.step, progress.best_exact_match
+        best = match if match >= 0 else None
+        if state == "unfinished" and progress.stop_reason(run.config.train):
+            state = "finished"
+    return RunState(state, step, run.config.train.max_steps, best, run.config.fault)
 
 
 def newest_run() -> Path:

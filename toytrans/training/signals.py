@@ -41,11 +41,10 @@ def handled_by(handler: Any) -> Iterator[dict[int, Any]]:
     It gets the signals of `end_at_once`, and in a program of the user's Ctrl-C alone, where that
     raises KeyboardInterrupt; outside of the main thread none.
     """
-    in_main = threading.current_thread() is threading.main_thread()
-    handlers = {number: signal.getsignal(number) for number in SIGNALS if in_main}
-    before = {n: old for n, old in handlers.items() if old in (_end, signal.default_int_handler)}
-    for number in before:
-        signal.signal(number, handler)
+    before = dict[int, Any]()
+    for number in SIGNALS if threading.current_thread() is threading.main_thread() else ():
+        if signal.getsignal(number) in (_end, signal.default_int_handler):
+            before[number] = signal.signal(number, handler)
     try:
         yield before
     finally:

@@ -3,7 +3,7 @@
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -23,8 +23,8 @@ CrossEntropy = Callable[..., Tensor]
 def token_losses(
     logits: Tensor,
     tgt_out: Tensor,
-    label_smoothing: float,
-    cross_entropy: CrossEntropy,
+    label_smoothing: float = 0.0,
+    cross_entropy: CrossEntropy = F.cross_entropy,
     *,
     ignored: int = PAD_ID,
     reduction: str = "none",
@@ -46,17 +46,13 @@ def token_losses(
     )
 
 
-def summed_loss(
-    logits: Tensor,
-    tgt_out: Tensor,
-    label_smoothing: float = 0.0,
-    cross_entropy: CrossEntropy = F.cross_entropy,
-) -> Tensor:
+def summed_loss(logits: Tensor, tgt_out: Tensor, *given: Any, **options: Any) -> Tensor:
     """Cross entropy in nats, summed over real target tokens: (B, T, V), (B, T) -> a scalar.
 
-    The caller divides once, by the number of real target tokens of the whole step.
+    given, options: as of `token_losses`. The caller divides once, by the number of real target
+    tokens of the whole step.
     """
-    return token_losses(logits, tgt_out, label_smoothing, cross_entropy, reduction="sum")
+    return token_losses(logits, tgt_out, *given, **options, reduction="sum")
 
 
 class Objective(NamedTuple):
@@ -91,12 +87,11 @@ class AdamW:
     """
 
     def __init__(self, model: nn.Module, weight_decay: float) -> None:
-        self.decayed: list[nn.Parameter] = []
-        self.others: list[nn.Parameter] = []
+        decayed, others = list[nn.Parameter](), list[nn.Parameter]()
         for name, parameter in model.named_parameters():
             decays = parameter.dim() > 1 and "bias" not in name and "positions" not in name
-            (self.decayed if decays else self.others).append(parameter)
-        self.weight_decay = weight_decay
+            (decayed if decays else others).append(parameter)
+        self.groups = (decayed, weight_decay), (others, 0.0)
         device = next(model.parameters()).device
         self.fused = device.type in ("cpu", "cuda")
         counting = device if self.fused else "cpu"  # unfused kernels read the count on the host
@@ -118,7 +113,7 @@ class AdamW:
     def step(self, lr: float | Tensor) -> None:
         """Update every parameter that has a gradient. lr: a scalar on the device is not read by
         the host."""
-        for parameters, decay in ((self.decayed, self.weight_decay), (self.others, 0.0)):
+        for parameters, decay in self.groups:
             moved = [parameter for parameter in parameters if parameter.grad is not None]
             states = [self.state[parameter] for parameter in moved]
             adamw(

@@ -14,7 +14,6 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 import torch
 from torch import Tensor
@@ -25,9 +24,9 @@ from toytrans.data.pairs import Dataset, Pairs, all_pairs
 from toytrans.errors import UserError, ran_out_of_memory
 from toytrans.training.checkpoint import (
     CHECKPOINTS,
-    Checkpoint,
     Progress,
     StopReason,
+    Tensors,
     copy_into,
     listed_checkpoints,
     load_checkpoint,
@@ -37,7 +36,7 @@ from toytrans.training.checkpoint import (
     saved_steps,
     weights_of,
 )
-from toytrans.training.devices import Precision
+from toytrans.training.devices import Precision, generators, random_states_kept
 from toytrans.training.distributed import SINGLE_PROCESS, DistributedContext
 from toytrans.training.faults import build_model, objective_of
 from toytrans.training.graphs import Capture, GraphedUpdate, most_places
@@ -91,45 +90,11 @@ class Trainer:
         self.stop_reason: StopReason | None = None
         self.not_finite = ""
         self.interrupted, self.received = False, list[int]()
-        self._valid: Pairs | None = None
         self.saved_step: int | None = None
         self._saved_at = 0.0
-        self._grad_norm = self._scalar(0.0)
+        self._valid: Pairs | None = None
+        self._loss_sum = self._grad_norm = self._scalar(0.0)
         self._clear_window()
-
-    def resume(self) -> str:
-        """Continue from the newest checkpoint. Returns a sentence for the user.
-
-        Raises UserError if it cannot be read, or if all of them are gone; nothing is changed then.
-        """
-        steps, listed = self.context.on_main(
-            lambda: (saved_steps(self.run), len(listed_checkpoints(self.run)))
-        )
-        if not steps and listed > 1:  # one may be of a training that was killed as it saved it
-            raise UserError(
-                f"{self.run / CHECKPOINTS}: holds none of the {listed} checkpoints of the run; put "
-                "it back, or train again with another --out"
-            )
-        if not steps:
-            return "no checkpoint to resume from; starting at step 0"
-        load = partial(load_checkpoint, self.run, steps[-1], most_bytes_of(self.model))
-        checkpoint = self.context.on_main(load)
-        with refusing(self.run, steps[-1]):
-            self._restore(checkpoint)
-        return f"resumed at step {steps[-1]}"
-
-    def signals(self) -> list[int]:
-        """The numbers of the signals that any process has received."""
-        return [number for each in self.context.gather(self.received) for number in each]
-
-    def divergence(self) -> str:
-        """What diverged, the last good checkpoint, and the remedy."""
-        good = self.saved_step
-        left = "no checkpoint yet" if good is None else f"the last good checkpoint is step {good}"
-        return (
-            f"{self.run}: training diverged: the {self.not_finite} is not finite by step "
-            f"{self.progress.step}; {left}; lower train.lr or train.clip_norm"
-        )
 
     def train(self) -> Iterator[Record]:
         """Train until the first limit. Yields a record every `log_every` steps and after every
@@ -162,101 +127,21 @@ class Trainer:
             self._evaluate()
             self.save()
 
-    def save(self) -> None:
-        """Write a checkpoint of the current state, unless training has diverged. Raises UserError
-        if it cannot be written."""
-        self.progress.window["loss"] = loss = float(self._loss_sum)
-        if not self._is_finite(loss=loss, grad_norm=float(self._grad_norm)):
-            return
-        random = {name: each.get_state() for name, each in self._generators().items()}
-        checkpoint = Checkpoint(replace(self.progress), self._tensors() | random)
-        self._write(save_checkpoint, checkpoint, self.config.train.keep_checkpoints)
-        self.saved_step, self._saved_at = self.progress.step, self.progress.elapsed_s
+    def divergence(self) -> str:
+        """What diverged, the last good checkpoint, and the remedy."""
+        good = self.saved_step
+        left = "no checkpoint yet" if good is None else f"the last good checkpoint is step {good}"
+        return (
+            f"{self.run}: training diverged: the {self.not_finite} is not finite by step "
+            f"{self.progress.step}; {left}; lower train.lr or train.clip_norm"
+        )
 
-    def _write(self, write: Callable[..., None], *what: Any) -> None:
-        """Let rank 0 write to the run. Raises UserError if its folder no longer holds the locked
-        file."""
-
-        def write_here() -> None:
-            file, here = self.run / METRICS, None
-            with contextlib.suppress(OSError):
-                here = os.lstat(file)
-            if self.locked and not (here and os.path.samestat(self.locked, here)):
-                raise UserError(
-                    f"{file}: moved or replaced while training; go on with --resume where the run "
-                    "is"
-                )
-            write(self.run, *what)
-
-        self.context.on_main(write_here)
-
-    def _tensors(self) -> dict[str, Tensor]:
-        """Weights, and the moments and step counts of AdamW, by their names in a checkpoint."""
-        return weights_of(self.model) | {
-            f"optimizer/{name}/{key}": value
-            for name, parameter in self.model.named_parameters()
-            for key, value in self.optimizer.state[parameter].items()
-        }
-
-    def _restore(self, checkpoint: Checkpoint) -> None:
-        """Take the state of a checkpoint. Raises ValueError if it is not one of this model's."""
-        if checkpoint.progress.window.keys() != self.progress.window.keys():
-            raise ValueError("lacks its sums")
-        theirs = dict(checkpoint.tensors)
-        random = {name: theirs.pop(name) for name in list(theirs) if name.startswith("random/")}
-        copy_into(self._tensors(), theirs)
-        try:
-            for name, generator in self._generators().items():
-                if name in random or name == "random/cpu":  # the run may be of another device
-                    generator.set_state(random[name])
-        except (KeyError, RuntimeError, TypeError):
-            raise ValueError("no random states of torch's") from None
-        self.progress = checkpoint.progress
-        self._loss_sum = self._scalar(self.progress.window["loss"])
-        self.saved_step, self._saved_at = self.progress.step, self.progress.elapsed_s
-
-    def _generators(self) -> dict[str, torch.Generator]:
-        """What dropout draws from, by the names of its states in a checkpoint."""
-        found = {"random/cpu": torch.default_generator}
-        if self.device.type == "cuda":
-            found["random/cuda"] = torch.cuda.default_generators[self.device.index or 0]
-        elif self.device.type == "mps":
-            found["random/mps"] = torch.mps._get_default_mps_generator()
-        return found
-
-    def _rehearse(self, made_on: torch.device | str) -> None:
-        """Forward and backward pass of the largest batch, so that missing memory shows at once.
-
-        Weights, buffers, optimiser and random states do not change. Raises UserError.
-        """
-        batch = largest_batch(self.dataset, self.config, made_on)
-        buffers = [(buffer, buffer.clone()) for buffer in self.model.buffers()]
-        states = [(each, each.get_state()) for each in self._generators().values()]
-        self.context.on_all(partial(self._try, batch))
-        for generator, state in states:
-            generator.set_state(state)
-        for buffer, before in buffers:
-            buffer.copy_(before)
-
-    def _try(self, batch: Batch) -> None:
-        """Gradients of this process's shard of a batch. Raises UserError if memory runs out."""
-        try:
-            replace(self._eager, context=SINGLE_PROCESS).backward([self.context.shard(batch)])
-        except Exception as error:
-            if not ran_out_of_memory(error):
-                raise
-            (rows, src_width), tgt_width = batch.src.shape, batch.tgt_out.shape[1]
-            raise UserError(
-                f"out of memory: the largest batch, {rows} x ({src_width} + {tgt_width}) tokens, "
-                f"does not fit; lower data.batch_tokens ({self.config.data.batch_tokens}), the "
-                "longest sequences or the sizes of the model"
-            ) from None
+    # Steps
 
     def _step(self, dealt: Sequence[tuple[Batch, int]]) -> None:
         """One optimiser update from some batches."""
-        train, progress = self.config.train, self.progress
-        batches = [batch for batch, _ in dealt]
-        rate = learning_rate(progress.step + 1, train)
+        progress, batches = self.progress, [batch for batch, _ in dealt]
+        rate = learning_rate(progress.step + 1, self.config.train)
         self.context.seed(self.config.seed, progress.step)
         loss, tokens, self._grad_norm = self._update(batches, lr=rate)
         progress.step += 1
@@ -266,6 +151,42 @@ class Trainer:
         progress.window["tokens"] += tokens
         progress.window["padded"] += sum(batch.padded_tokens for batch in batches)
         progress.window["real"] += sum(batch.real_tokens for batch in batches)
+
+    def _rehearse(self, made_on: torch.device | str) -> None:
+        """Forward and backward pass of the largest batch, so that missing memory shows at once.
+
+        Weights, buffers, optimiser and random states do not change. Raises UserError.
+        """
+        batch = largest_batch(self.dataset, self.config, made_on)
+        alone = replace(self._eager, context=SINGLE_PROCESS)
+
+        def attempt() -> None:
+            try:
+                alone.backward([self.context.shard(batch)])
+            except Exception as error:
+                if not ran_out_of_memory(error):
+                    raise
+                (rows, src_width), tgt_width = batch.src.shape, batch.tgt_out.shape[1]
+                raise UserError(
+                    f"out of memory: the largest batch, {rows} x ({src_width} + {tgt_width}) "
+                    f"tokens, does not fit; lower data.batch_tokens "
+                    f"({self.config.data.batch_tokens}), the longest sequences or the sizes of the "
+                    "model"
+                ) from None
+
+        buffers = [(buffer, buffer.clone()) for buffer in self.model.buffers()]
+        with random_states_kept():
+            self.context.on_all(attempt)
+        for buffer, before in buffers:
+            buffer.copy_(before)
+
+    def _reason_to_stop(self, elapsed: float) -> StopReason | None:
+        """On which all processes agree: by the clock of rank 0, and if any is interrupted."""
+        told = self.interrupted or bool(self.received)
+        self.progress.elapsed_s, told = self.context.agree(elapsed, told)
+        return self.progress.stop_reason(self.config.train) or ("interrupted" if told else None)
+
+    # Records
 
     def _record(self, evaluates: bool) -> Record:
         """Write a record of the steps since the last one to metrics.jsonl, and return it.
@@ -277,21 +198,21 @@ class Trainer:
 
         An evaluation is followed by a checkpoint, unless training has diverged.
         """
-        window = self.progress.window
+        progress, window = self.progress, self.progress.window
         record: Record = {
-            "step": self.progress.step,
+            "step": progress.step,
             "loss": float(self._loss_sum) / window["tokens"],
-            "lr": learning_rate(self.progress.step, self.config.train),
+            "lr": learning_rate(progress.step, self.config.train),
             "grad_norm": float(self._grad_norm),
             "padding": window["padded"] / window["real"],
-            "target_tokens": self.progress.target_tokens,
-            "elapsed_s": self.progress.elapsed_s,
+            "target_tokens": progress.target_tokens,
+            "elapsed_s": progress.elapsed_s,
         }
         self._clear_window()
         if self._is_finite(**record) and evaluates:
             record |= self._evaluate()
             self._is_finite(**record)
-        self._write(append_record, record)
+        self._write(lambda run: append_record(run, record))
         if evaluates:
             self.save()
         return record
@@ -313,18 +234,91 @@ class Trainer:
         """Measure the validation data, and record whether this step is the best so far."""
         if self._valid is None:
             self._valid = all_pairs(self.dataset, "valid")
-        scores = self.context.evaluate(self.model, self._valid, self.dataset.facts)
-        counts, progress = scores.summary(), self.progress
+        counts = self.context.evaluate(self.model, self._valid, self.dataset.facts).summary()
+        progress, match, loss = self.progress, counts["exact_match"], counts["loss"]
         progress.evaluations_since_best += 1
-        match, loss = counts["exact_match"], counts["loss"]
         best_loss = math.inf if progress.best_loss is None else progress.best_loss
         if math.isfinite(loss) and (match, -loss) > (progress.best_exact_match, -best_loss):
             progress.best_step, progress.evaluations_since_best = progress.step, 0
             progress.best_exact_match, progress.best_loss = match, loss
         return {f"valid_{key}": counts[key] for key in ("exact_match", "token_accuracy", "loss")}
 
-    def _reason_to_stop(self, elapsed: float) -> StopReason | None:
-        """On which all processes agree: by the clock of rank 0, and if any is interrupted."""
-        told = self.interrupted or bool(self.received)
-        self.progress.elapsed_s, told = self.context.agree(elapsed, told)
-        return self.progress.stop_reason(self.config.train) or ("interrupted" if told else None)
+    # Checkpoints
+
+    def save(self) -> None:
+        """Write a checkpoint of the current state, unless training has diverged. Raises UserError
+        if it cannot be written."""
+        self.progress.window["loss"] = loss = float(self._loss_sum)
+        if not self._is_finite(loss=loss, grad_norm=float(self._grad_norm)):
+            return
+        random = {name: each.get_state() for name, each in self._generators().items()}
+        tensors, keep = self._tensors() | random, self.config.train.keep_checkpoints
+        self._write(lambda run: save_checkpoint(run, self.progress, tensors, keep))
+        self.saved_step, self._saved_at = self.progress.step, self.progress.elapsed_s
+
+    def _write(self, write: Callable[[Path], None]) -> None:
+        """Let rank 0 write to the run. Raises UserError if its folder no longer holds the locked
+        file."""
+
+        def write_here() -> None:
+            file, here = self.run / METRICS, None
+            with contextlib.suppress(OSError):
+                here = os.lstat(file)
+            if self.locked and not (here and os.path.samestat(self.locked, here)):
+                raise UserError(
+                    f"{file}: moved or replaced while training; go on with --resume where the run "
+                    "is"
+                )
+            write(self.run)
+
+        self.context.on_main(write_here)
+
+    def resume(self) -> str:
+        """Continue from the newest checkpoint. Returns a sentence for the user.
+
+        Raises UserError if it cannot be read, or if all of them are gone; nothing is changed then.
+        """
+        steps, listed = self.context.on_main(
+            lambda: (saved_steps(self.run), len(listed_checkpoints(self.run)))
+        )
+        if not steps and listed > 1:  # one may be of a training that was killed as it saved it
+            raise UserError(
+                f"{self.run / CHECKPOINTS}: holds none of the {listed} checkpoints of the run; put "
+                "it back, or train again with another --out"
+            )
+        if not steps:
+            return "no checkpoint to resume from; starting at step 0"
+        load = partial(load_checkpoint, self.run, steps[-1], most_bytes_of(self.model))
+        progress, tensors = self.context.on_main(load)
+        with refusing(self.run, steps[-1]):
+            self._restore(progress, tensors)
+        return f"resumed at step {steps[-1]}"
+
+    def _restore(self, progress: Progress, tensors: Tensors) -> None:
+        """Take over a checkpoint. Raises ValueError for one of another model."""
+        if progress.window.keys() != self.progress.window.keys():
+            raise ValueError("lacks its sums")
+        random = {name: tensors.pop(name) for name in [*tensors] if name.startswith("random/")}
+        copy_into(self._tensors(), tensors)
+        try:
+            for name, generator in self._generators().items():
+                if name in random or name == "random/cpu":  # the run may be of another device
+                    generator.set_state(random[name])
+        except (KeyError, RuntimeError, TypeError):
+            raise ValueError("no random states of torch's") from None
+        self.progress = progress
+        self._loss_sum = self._scalar(progress.window["loss"])
+        self.saved_step, self._saved_at = progress.step, progress.elapsed_s
+
+    def _tensors(self) -> Tensors:
+        """Weights, and the moments and step counts of AdamW, by their names in a checkpoint."""
+        return weights_of(self.model) | {
+            f"optimizer/{name}/{key}": value
+            for name, parameter in self.model.named_parameters()
+            for key, value in self.optimizer.state[parameter].items()
+        }
+
+    def _generators(self) -> dict[str, torch.Generator]:
+        """What dropout draws from, by the names of its states in a checkpoint."""
+        found = generators()
+        return {"random/cpu": found["cpu"], f"random/{self.device.type}": found[str(self.device)]}
