@@ -108,14 +108,6 @@ def test_plots(run: Path, command: Command) -> None:
     assert Path("a.html").read_text().startswith("<!DOCTYPE html>")
 
 
-def test_a_broken_run_says_so(here: Path, command: Command) -> None:
-    assert command("train", "c.yaml", "--break", "pad_visible").code == 0
-    answer = command("attention", "runs/c", "1 2 3 4", "2", "--part", "encoder")
-    assert answer.err.startswith("broken on purpose: pad_visible")
-    assert "broken on purpose: pad_visible" in answer.out.splitlines()[0]
-    assert CLOSED not in answer.out.split("Encoder")[2], "no pad is masked"
-
-
 @pytest.mark.parametrize(
     ("arguments", "fragments"),
     [

@@ -129,7 +129,10 @@ def test_a_pair_of_another_librarys_masks_is_that_pairs(library, pad_mask, fault
     src, tgt_in, _ = inspected.batch
     assert src.shape[1] != tgt_in.shape[1] and not inspected.full_mask("cross")[0].all()
     blocked = {"T"} if library in ("torch-mha", "sockeye") else {"F", "-inf", "-1e9", "-3.4e38"}
-    found = [table for table in converted(inspected, library) if table.number == library]
+    *found, polarity = converted(inspected, library)
+    two_masks = library == "hf" and pad_mask == "keys_and_queries"
+    assert ("encoder_outputs" in " ".join(polarity.notes)) == two_masks
+    found = [table for table in found if table.number == library]
     for row in (0, 1):
         shown = {name: torch.ones_like(inspected.full_mask(name)[row]) for name in ATTENTIONS}
         for table in (table for table in found if f"pair {row + 1}" in table.name):
