@@ -6,8 +6,7 @@ import pytest
 import torch
 from conftest import VOCABULARY, model_of
 
-from toytrans.inspection.masks import converted, notes_of_batch, tables
-from toytrans.inspection.other_libraries import LIBRARIES
+from toytrans.inspection.masks import LIBRARIES, converted, notes_of_batch, tables
 from toytrans.inspection.shown import ATTENTIONS, InspectedBatch, batch_of_sequences
 from toytrans.inspection.table import CLOSED, Table, matrix, number
 from toytrans.training.faults import plant

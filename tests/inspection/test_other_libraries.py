@@ -13,7 +13,7 @@ from torch.nn import functional as F
 from toytrans.config.names import PadMask
 from toytrans.errors import UserError
 from toytrans.export.to_huggingface import converted
-from toytrans.inspection.other_libraries import LIBRARIES, convert
+from toytrans.inspection.masks import LIBRARIES, convert
 from toytrans.model.attention import Attention
 from toytrans.model.context import AttentionContext
 from toytrans.model.masks import MaskMaker, Masks

@@ -29,10 +29,6 @@ from toytrans.model.transformer import Transformer
 from toytrans.tokens import EOS_ID, PAD_ID, Vocabulary
 
 
-def _draw() -> torch.Generator:
-    return torch.Generator().manual_seed(0)
-
-
 def _model(width: int, n_heads: int, vocabulary: Vocabulary) -> Transformer:
     config = TINY.model_copy(update={"d_model": width, "n_heads": n_heads, "d_ff": width})
     return fresh(lambda: Transformer(config, vocabulary), 0)
@@ -60,7 +56,7 @@ def scale() -> TraceReport:
 
     256 random queries attend to 64 random keys, both of unit variance.
     """
-    draw = _draw()
+    draw = torch.Generator().manual_seed(0)
     variance, entropy = torch.empty(2, len(WIDTHS)), torch.empty(2, len(WIDTHS))
     for column, width in enumerate(WIDTHS):
         q, k = (torch.randn(size, width, generator=draw) for size in (256, 64))
@@ -122,7 +118,7 @@ def heads() -> TraceReport:
 
     Shapes: (10, 21) ids, (10, 21, 512) embedded, (10, 8, 21, 64) in heads.
     """
-    draw = _draw()
+    draw = torch.Generator().manual_seed(0)
     lists = [torch.randint(1, 100, (length,), generator=draw).tolist() for length in LENGTHS]
     sequences = [" ".join(map(str, each)) for each in lists]
     vocabulary = Vocabulary(tuple(map(str, range(100))))
@@ -180,7 +176,7 @@ QUERIES, KEYS, DK, DV, SPLIT = 30, 50, 128, 256, 4
 
 def sdpa() -> TraceReport:
     """Scaled dot-product attention of 30 queries and 50 keys, with and without heads."""
-    draw = _draw()
+    draw = torch.Generator().manual_seed(0)
     q, k, v, x = (
         torch.randn(2, length, width, generator=draw)
         for length, width in ((QUERIES, DK), (KEYS, DK), (KEYS, DV), (KEYS, DK))
@@ -236,7 +232,7 @@ def projections() -> TraceReport:
     The weights of the small projections are rows of the wide weight.
     """
     model = _model(8, 2, Vocabulary(())).double()
-    module, draw = model.encoder_stack()[0].self_attention, _draw()
+    module, draw = model.encoder_stack()[0].self_attention, torch.Generator().manual_seed(0)
     x = torch.randn(2, 5, 8, dtype=torch.float64, generator=draw)
     for linear in (module.in_proj, module.out_proj):  # biases start at zero, which hides them
         linear.bias.copy_(torch.randn(linear.bias.shape, generator=draw))

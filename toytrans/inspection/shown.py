@@ -1,6 +1,6 @@
 """The batch that tables show, the model that reads it, and why its masks close a cell."""
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -46,9 +46,6 @@ REASONS = {
 COLOURS = {"1": "#b7e1c0", CLOSED: "#dddddd"}
 WRONG = "#f2a6a6"
 """Behind the cells of a mask."""
-
-Marked = list[tuple[str, str]]
-"""Cells of a mask, and what each says."""
 
 
 @dataclass(frozen=True, repr=False)
@@ -128,7 +125,7 @@ class InspectedBatch:
             code[cells] = value
         return [[[letters[i] for i in line] for line in grid] for grid in code.tolist()]
 
-    def cells(self, name: str, row: int) -> list[Marked]:
+    def cells(self, name: str, row: int) -> list[list[tuple[str, str]]]:
         """Of one pair, each cell and what it says: 1 is open, CLOSED masked, ! and ? are wrong."""
         queries, keys = self.tokens(name, row)
         lines = []
@@ -141,12 +138,6 @@ class InspectedBatch:
                 cells.append((letter if letter in "1!?" else CLOSED, says))
             lines.append(cells)
         return lines
-
-    def grids(self, row: int) -> Iterator[tuple[str, list[str], list[tuple[str, Marked]]]]:
-        """The three masks of one pair: title, keys, and each query with its `cells`."""
-        for name, title in ATTENTIONS.items():
-            queries, keys = self.tokens(name, row)
-            yield title, keys, list(zip(queries, self.cells(name, row), strict=True))
 
     def to_dict(self) -> dict[str, Any]:
         """Ids and masks as plain values; masks are lists (B, Tq, Tk) of 0 and 1."""
@@ -165,17 +156,17 @@ class InspectedBatch:
         """The three masks of each pair: queries down, keys across."""
         pairs = []
         for row in range(len(self.batch.src)):
-            grids = [
-                html_table(title, keys, ((query, _coloured(cells)) for query, cells in rows))
-                for title, keys, rows in self.grids(row)
-            ]
+            grids = []
+            for name, title in ATTENTIONS.items():
+                queries, keys = self.tokens(name, row)
+                cells = [
+                    [Cell(mark, says, COLOURS.get(mark, WRONG)) for mark, says in line]
+                    for line in self.cells(name, row)
+                ]
+                grids.append(html_table(title, keys, zip(queries, cells, strict=True)))
             title = f"pair {row + 1}, {self.weights}; queries down, keys across"
             pairs.append(html_beside(title, grids))
         return "".join(pairs)
-
-
-def _coloured(cells: Marked) -> list[Cell]:
-    return [Cell(mark, says, COLOURS.get(mark, WRONG)) for mark, says in cells]
 
 
 def fresh(make: Callable[[], Transformer], seed: int) -> Transformer:

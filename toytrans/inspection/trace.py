@@ -81,15 +81,6 @@ class Trace:
     def tensors(self) -> dict[str, Tensor]:
         return {step.name: step.tensor for step in self.steps}
 
-    @property
-    def facts(self) -> dict[str, Any]:
-        """What was traced, as plain values."""
-        queries, keys = (
-            [self.inspected.names(row) for row in ids] for ids in self.inspected.ids(self.name)
-        )
-        where = {"weights": self.inspected.weights, "part": self.part, "layer": self.layer}
-        return where | {"queries": queries, "keys": keys}
-
 
 @dataclass(frozen=True)
 class TraceReport:
@@ -271,15 +262,18 @@ def report(traced: Trace, row: int, head: int) -> TraceReport:
     inspected, heads = traced.inspected, traced.call.module.n_heads
     which = f"pair {row + 1} of {len(inspected.batch.src)} and head {head + 1} of {heads}"
     notes = f"Traced: {traced.title}.", f"Tables show {which}; --json holds everything."
-    checked = accounts(traced)
     tables = [replace(pair_table(inspected, row), notes=notes)]
     tables += memory_tables(traced.tensors, traced.title)
     shown = (step for step in traced.steps if step.group)
     for _, steps in groupby(shown, lambda step: step.group):
         place = str(int(tables[-1].number) + 1)
         tables += [_value(traced, step, place, row, head) for step in steps]
+    checked = accounts(traced)
     tables.append(_accounted(str(int(tables[-1].number) + 1), checked))
-    return TraceReport(tables, traced.tensors, traced.facts | {"accounts": checked})
+    queries, keys = ([inspected.names(ids) for ids in x] for x in inspected.ids(traced.name))
+    facts = {"weights": inspected.weights, "part": traced.part, "layer": traced.layer}
+    facts |= {"queries": queries, "keys": keys, "accounts": checked}
+    return TraceReport(tables, traced.tensors, facts)
 
 
 def summary(tables: list[Table]) -> list[Table]:
@@ -309,27 +303,24 @@ def layout(number: str, name: str, tensors: dict[str, Tensor], *notes: str) -> T
 def memory_tables(tensors: dict[str, Tensor], title: str) -> Iterator[Table]:
     """Tables 2 and 3: the memory layout of all tensors, and what transposing does to a view."""
     yield layout("2", f"In memory: {title}", tensors)
-    before, after = tensors["transposed"], tensors["context_transposed"]
-    *outer, length, width = before.shape
+    notes = [
+        "Transposing changes strides, not memory: transposed is projected in another order, "
+        "context transposed is context in another order."
+    ]
+    *outer, length, width = tensors["transposed"].shape
     copied = "So pieces is a contiguous copy; q is its first part, rotated if rotary."
     merged = "So merged is a contiguous copy: contiguous() and view, or flatten."
-    notes = (
-        "Transposing changes strides, not memory: transposed is projected in another order, "
-        "context transposed is context in another order.",
-        *attempt_view("transposed", before, (*outer, length * width), copied),
-        *attempt_view("context_transposed", after, tensors["merged"].shape, merged),
-    )
-    yield Table("3", "Into heads and back", [], [], notes=notes)
-
-
-def attempt_view(name: str, tensor: Tensor, shape: tuple[int, ...], so: str) -> tuple[str, ...]:
-    """Call `view`. If it fails, torch's own error, and what follows from it."""
-    call = f"{name}.view{shape_of(shape)}"
-    try:
-        tensor.view(shape)
-    except RuntimeError as error:
-        return f"{call} fails: {str(error).splitlines()[0]}", so
-    return (f"{call} works: at these sizes nothing has to move.",)
+    for name, shape, so in (
+        ("transposed", (*outer, length * width), copied),
+        ("context_transposed", tensors["merged"].shape, merged),
+    ):
+        call = f"{name}.view{shape_of(shape)}"
+        try:
+            tensors[name].view(shape)
+            notes.append(f"{call} works: at these sizes nothing has to move.")
+        except RuntimeError as error:
+            notes += [f"{call} fails: {str(error).splitlines()[0]}", so]
+    yield Table("3", "Into heads and back", [], [], notes=tuple(notes))
 
 
 def _value(traced: Trace, step: Step, place: str, row: int, head: int) -> Table:

@@ -19,7 +19,7 @@ from toytrans.doctor.record import read_snapshot
 from toytrans.errors import UserError
 from toytrans.evaluation import PARTS, Scores, spans, translate
 from toytrans.inspection.heads import AttentionMaps, few, maps_of, validation_pairs
-from toytrans.inspection.shown import InspectedBatch
+from toytrans.inspection.shown import ATTENTIONS, InspectedBatch
 from toytrans.inspection.table import CLOSED, Table
 from toytrans.model.build import as_transformer
 from toytrans.model.initialisation import count_parameters
@@ -279,8 +279,12 @@ def masks(inspected: InspectedBatch) -> Section:
     blocks = []
     for pair in range(len(inspected.batch.src)):
         grids = []
-        for title, keys, lines in inspected.grids(pair):
-            rows = [[query, *(_marked_cell(*cell) for cell in cells)] for query, cells in lines]
+        for name, title in ATTENTIONS.items():
+            queries, keys = inspected.tokens(name, pair)
+            rows = [
+                [query, *(_marked_cell(*cell) for cell in line)]
+                for query, line in zip(queries, inspected.cells(name, pair), strict=True)
+            ]
             grids.append(Grid(["", *keys], rows, "mask", title))
         blocks.append(Block(grids, f"Pair {pair + 1}"))
     text = (
