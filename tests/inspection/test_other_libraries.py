@@ -171,21 +171,6 @@ def test_with_our_weights_a_library_computes_our_attention(library, batch):
             assert torch.allclose(ours[where], theirs[where], rtol=0, atol=1e-12), name
 
 
-@pytest.mark.parametrize(
-    ("library", "names"),
-    [
-        ("sockeye", ["att_mask", "target_mask", "source_mask"]),
-        ("joeynmt", ["src_mask", "trg_mask", "src_mask"]),
-        ("annotated", ["src_mask", "tgt_mask", "src_mask"]),
-    ],
-)
-def test_arguments_of_libraries_that_are_imitated(library, names):
-    """Others are called by theirs."""
-    found = convert(make_masks(*BATCHES[0]), library, HEADS)
-    assert [each.argument for each in found] == names
-    assert all(each.tensor.dtype == torch.bool for each in found)
-
-
 def test_an_unknown_library_is_refused():
     src = torch.tensor([[4, 2]])
     with pytest.raises(UserError, match="'fairseq': known are torch-mha, .*annotated$"):
