@@ -8,7 +8,7 @@ from conftest import VOCABULARY, config_of, inspected_of
 
 from toytrans.inspection.record import PARTS, Part, capture, recording
 from toytrans.inspection.shown import InspectedBatch, fresh
-from toytrans.inspection.trace import accounts, report, split_heads, trace
+from toytrans.inspection.trace import accounts, split_heads, tables, trace
 from toytrans.model.attention import Attention, merge_heads
 from toytrans.training.faults import build_model
 
@@ -105,7 +105,7 @@ def test_what_is_not_accounted_for_is_said(fault: str, said: str):
     config = config_of(fault=fault, model={"n_encoder_layers": 1})
     model = fresh(lambda: build_model(config, VOCABULARY), 0)
     view = InspectedBatch(inspected_of().batch, VOCABULARY, model, "broken")
-    table = report(trace(view, "encoder", 1), 0, 0).tables[-1]
+    table = tables(trace(view, "encoder", 1), 0, 0)[-1]
     assert said in table.notes[0]
     assert dict(table.rows)["attention sum"][-1] == ("NOT EQUAL" if "NOT" in said else "exact")
 
@@ -113,11 +113,11 @@ def test_what_is_not_accounted_for_is_said(fault: str, said: str):
 @pytest.mark.parametrize("head", [0, 2])
 def test_what_is_shown_of_a_head_is_that_heads(head: int):
     found = trace(inspected_of(), "encoder", 1)
-    tables = {table.name.partition(",")[0]: table for table in report(found, 0, head).tables}
-    rows = {name: [cells for _, cells in table.rows] for name, table in tables.items()}
+    by_name = {table.name.partition(",")[0]: table for table in tables(found, 0, head)}
+    rows = {name: [cells for _, cells in table.rows] for name, table in by_name.items()}
     assert rows["q"] == rows["projected"] and rows["context"] == rows["merged"]
-    assert tables["merged"].columns[0] == f"d{8 * head + 1}"
-    assert tables["weights"].name == f"weights, head {head + 1}"
+    assert by_name["merged"].columns[0] == f"d{8 * head + 1}"
+    assert by_name["weights"].name == f"weights, head {head + 1}"
     assert [row[-2:] for row in rows["weights"]] == [["0", "| 1.00"]] * 5
     values = torch.tensor([[float(cell) for cell in row[:-1]] for row in rows["weights"]]).double()
     assert (values - found.tensors["weights"][0, head]).abs().max() <= 0.005
@@ -138,7 +138,7 @@ def test_leaks_by_hand():
     for part in PARTS:
         (table,) = (
             table
-            for table in report(trace(view, part, 1), 0, 0).tables
+            for table in tables(trace(view, part, 1), 0, 0)
             if table.name == "unmasked weights, head 1"
         )
         rows[part] = [line[5:] for _, line in table.rows]

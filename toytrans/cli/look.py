@@ -263,14 +263,14 @@ def trace(
     heads = traced.inspected.model.config.n_heads
     if head > heads:
         raise UserError(f"--head {head}: this model has {heads} of them; give 1 to {heads}")
-    report = traces.report(traced, traced.inspected.most_padded, head - 1)
+    tables = traces.tables(traced, traced.inspected.most_padded, head - 1)
     if as_json:
-        print(json_text(report.to_dict()))
+        print(json_text(traced.to_dict()))
     elif panel is None:
-        print_tables(traces.summary(report.tables))
-        print_names(report.tables)
+        print_tables(traces.summary(tables))
+        print_names(tables)
     else:
-        print_panels(report.tables, panel)
+        print_panels(tables, panel)
 
 
 # demo -----------------------------------------------------------------------------------------
@@ -281,7 +281,6 @@ def demo(
     run: RunArgument = None,
     config: OfConfig = None,
     trust_code: TrustCode = False,
-    as_json: AsJson = False,
 ) -> None:
     """Show one idea of attention in numbers.
 
@@ -300,49 +299,39 @@ def demo(
     if name not in DEMOS:
         raise UserError(f"no demo {name!r}; {did_you_mean(name, DEMOS)}")
     if name == "gradients":
-        _gradients(as_json)
+        _gradients()
         return
     from toytrans.inspection import demos
 
     if name == "decoding":
         inspected = _batch_of(run, config)
-        report = demos.decoding(inspected, inspected.most_padded)
+        print_tables(demos.decoding(inspected, inspected.most_padded))
     elif run or config:
         raise UserError(f"demo {name} shows numbers of its own; give no run and no config")
     else:
         makers = demos.sdpa, demos.projections, demos.heads, demos.scale
-        report = dict(zip(DEMOS, makers, strict=False))[name]()
-    if as_json:
-        print(json_text(report.to_dict()))
-    else:
-        print_tables(report.tables)
+        print_tables(dict(zip(DEMOS, makers, strict=False))[name]())
 
 
-def _gradients(as_json: bool) -> None:
+def _gradients() -> None:
     """One line per gradient, grouped by operation."""
     from toytrans.model.manual_backward.gradients import TOLERANCE, compare
 
-    compared = compare(SEEDS, Progress())
+    compared, rows, before = compare(SEEDS, Progress()), [], ""
+    for each in compared:
+        operation = Text("" if each.operation == before else each.operation, "bold")
+        shape = " ".join(map(str, each.shape)) or "one number"
+        differences = (f"{each.absolute:.1e}", f"{each.relative:.1e}")
+        verdict = Text("PASS", "green") if each.passed else Text("FAIL", "bold red")
+        rows.append((operation, each.of, shape, *differences, verdict))
+        before = each.operation
+    print_table(("operation", "gradient of", "shape"), ("absolute", "relative", ""), rows)
     failed = sum(not each.passed for each in compared)
-    if as_json:
-        about = {"precision": "float64", "seeds": SEEDS, "tolerance": TOLERANCE}
-        gradients = [each.to_dict() for each in compared]
-        print(json_text(about | {"passed": not failed, "gradients": gradients}))
-    else:
-        rows, before = [], ""
-        for each in compared:
-            operation = Text("" if each.operation == before else each.operation, "bold")
-            shape = " ".join(map(str, each.shape)) or "one number"
-            differences = (f"{each.absolute:.1e}", f"{each.relative:.1e}")
-            verdict = Text("PASS", "green") if each.passed else Text("FAIL", "bold red")
-            rows.append((operation, each.of, shape, *differences, verdict))
-            before = each.operation
-        print_table(("operation", "gradient of", "shape"), ("absolute", "relative", ""), rows)
-        output().print(
-            "largest difference from autograd, absolute and divided by the largest number\n"
-            f"PASS: both below {TOLERANCE:.0e}; fp64, the worst of {SEEDS} seeds\n"
-            f"{len(compared) - failed} passed, {failed} failed",
-            soft_wrap=True,
-        )
+    output().print(
+        "largest difference from autograd, absolute and divided by the largest number\n"
+        f"PASS: both below {TOLERANCE:.0e}; fp64, the worst of {SEEDS} seeds\n"
+        f"{len(compared) - failed} passed, {failed} failed",
+        soft_wrap=True,
+    )
     if failed:
         raise typer.Exit(1)

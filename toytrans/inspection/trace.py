@@ -4,7 +4,7 @@ What is inside the attention is computed again from its recorded input, by the r
 """
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from itertools import groupby
 from typing import Any, NamedTuple, cast
 
@@ -81,18 +81,15 @@ class Trace:
     def tensors(self) -> dict[str, Tensor]:
         return {step.name: step.tensor for step in self.steps}
 
-
-@dataclass(frozen=True)
-class TraceReport:
-    """Tables to read, tensors by name, and further facts as plain values."""
-
-    tables: list[Table]
-    tensors: dict[str, Tensor]
-    facts: dict[str, Any] = field(default_factory=dict)
-
     def to_dict(self) -> dict[str, Any]:
-        """The facts, then every tensor in full, as plain values."""
-        return self.facts | {
+        """What was traced, and every tensor in full, as plain values."""
+        inspected = self.inspected
+        queries, keys = ([inspected.names(ids) for ids in x] for x in inspected.ids(self.name))
+        where = {"weights": inspected.weights, "part": self.part, "layer": self.layer}
+        return where | {
+            "queries": queries,
+            "keys": keys,
+            "accounts": accounts(self),
             "tensors": [
                 {
                     "name": name,
@@ -103,7 +100,7 @@ class TraceReport:
                     "values": tensor.tolist(),
                 }
                 for name, tensor in self.tensors.items()
-            ]
+            ],
         }
 
 
@@ -257,23 +254,18 @@ def split_heads(projected: Tensor, parts: int, n_heads: int) -> dict[str, Tensor
 # Tables --------------------------------------------------------------------------------------
 
 
-def report(traced: Trace, row: int, head: int) -> TraceReport:
-    """The whole trace. Tables show pair `row` and head `head`, which count from 0."""
+def tables(traced: Trace, row: int, head: int) -> list[Table]:
+    """The whole trace of pair `row` and head `head`, which count from 0."""
     inspected, heads = traced.inspected, traced.call.module.n_heads
     which = f"pair {row + 1} of {len(inspected.batch.src)} and head {head + 1} of {heads}"
     notes = f"Traced: {traced.title}.", f"Tables show {which}; --json holds everything."
-    tables = [replace(pair_table(inspected, row), notes=notes)]
-    tables += memory_tables(traced.tensors, traced.title)
+    made = [replace(pair_table(inspected, row), notes=notes)]
+    made += memory_tables(traced.tensors, traced.title)
     shown = (step for step in traced.steps if step.group)
     for _, steps in groupby(shown, lambda step: step.group):
-        place = str(int(tables[-1].number) + 1)
-        tables += [_value(traced, step, place, row, head) for step in steps]
-    checked = accounts(traced)
-    tables.append(_accounted(str(int(tables[-1].number) + 1), checked))
-    queries, keys = ([inspected.names(ids) for ids in x] for x in inspected.ids(traced.name))
-    facts = {"weights": inspected.weights, "part": traced.part, "layer": traced.layer}
-    facts |= {"queries": queries, "keys": keys, "accounts": checked}
-    return TraceReport(tables, traced.tensors, facts)
+        place = str(int(made[-1].number) + 1)
+        made += [_value(traced, step, place, row, head) for step in steps]
+    return [*made, _accounted(str(int(made[-1].number) + 1), accounts(traced))]
 
 
 def summary(tables: list[Table]) -> list[Table]:

@@ -1,13 +1,10 @@
 """`toytrans demo gradients`: what it compares, and that it finds the mistakes people make."""
 
-import json
 import math
 
 import pytest
 import torch
-from conftest import call
 
-from toytrans.files import json_text
 from toytrans.model.manual_backward import functions
 from toytrans.model.manual_backward.gradients import (
     Comparison,
@@ -96,29 +93,26 @@ def test_a_wrong_forward_pass_is_found(monkeypatch):
     assert failing() >= {("ReLU", "(output)")}
 
 
-def test_the_table_and_the_document_hold_the_numbers_of_the_run(command, monkeypatch):
+def test_the_table_holds_the_numbers_of_the_run(command, monkeypatch):
     monkeypatch.setenv("COLUMNS", "80")
     answer = command("demo", "gradients")
-    lines = answer.out.splitlines()
-    expected = [each.to_dict() for each in compare(3)]
+    lines, expected = answer.out.splitlines(), compare(3)
     assert answer.code == 0 and not answer.err
     assert max(map(len, lines)) <= 80 and "…" not in answer.out
+    for each in expected:
+        assert f" {each.absolute:.1e} {each.relative:.1e} PASS" in " ".join(answer.out.split())
     assert f"{len(expected)} passed, 0 failed" in lines[-1]
-    document = json.loads(command("demo", "gradients", "--json").out)
-    assert document["passed"] is True and document["seeds"] == 3
-    assert document["gradients"] == json.loads(json.dumps(expected))
 
 
 def test_a_difference_makes_the_command_fail(command, monkeypatch):
     monkeypatch.setattr(functions, "relu_backward", lambda gradient, _: (gradient,))
     answer = command("demo", "gradients")
     assert answer.code == 1 and "FAIL" in answer.out and "failed" in answer.out
-    assert call("demo", "gradients", "--json") == 1
 
 
 def test_nan_is_no_pass():
     nan = Comparison("x", "y", (1,), math.nan, 0.0)
-    assert not nan.passed and json.loads(json_text(nan.to_dict()))["absolute"] is None
+    assert not nan.passed
     assert not Comparison("x", "y", (1,), 2e-10, 0.0).passed
     assert not Comparison("x", "y", (1,), 0.0, 2e-10).passed
     broken = difference(torch.tensor([1.0, math.nan]), torch.ones(2))
