@@ -286,7 +286,7 @@ class Mark(NamedTuple):
     right: yes or no; empty where nothing was answered. note: what was lost, changed or copied."""
 
     student: str
-    level: int | None = None
+    level: int | str = ""
     answer: str = ""
     right: str = "no"
     answers: int = 0
