@@ -431,7 +431,7 @@ def converted(inspected: InspectedBatch, library: str) -> Iterator[Table]:
     notes = ["Below each mask stands its polarity. Without --as, 1 = True = may attend."]
     if library == "hf" and not torch.equal(given[0].tensor, given[-1].tensor):
         notes.append(
-            "attention_mask is two masks here: give the encoder the first. The call of the model "
-            "takes what it returns as encoder_outputs, and the last."
+            "attention_mask is two masks here: run the encoder with the first. The call of the "
+            "model then takes encoder_outputs, and the last."
         )
     yield Table("9", "Polarity", [], [], notes=tuple(notes))
