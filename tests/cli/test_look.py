@@ -108,6 +108,8 @@ def test_steps_piped_come_all_at_once_or_as_one_page(command: Command):
     order = [*map(str, range(8)), "7a", "7b", "7c", *map(str, range(8, 18))]
     assert list(dict.fromkeys(numbers)) == order
     assert max(map(len, answer.out.splitlines())) <= 80
+    of_config = command("inspect-masks", "--config", "c.yaml", "--steps").out
+    assert "The pairs are yours, the model is not." in " ".join(of_config.split())
     text = text_of(command("inspect-masks", "--steps", "--html").out)
     assert "0 Batch" in text and "17 Conclusion" in text and "Trap: the missing scale" in text
 
