@@ -15,7 +15,7 @@ import shutil
 import subprocess
 import sys
 import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -28,7 +28,6 @@ from torch import Tensor
 
 from toytrans.data.task_pairs import TaskPairs
 from toytrans.training.checkpoint import checkpoint_file, saved_steps
-from toytrans.training.run import RunFolder
 
 pytestmark = pytest.mark.usefixtures("here", "in_time")
 TRAIN = ("train", "c.yaml")
@@ -46,35 +45,19 @@ def says(message: str, *fragments: str) -> None:
 # Configs and data ----------------------------------------------------------------------------
 
 
-def test_a_bad_config_trains_nothing(refused):
-    """tests/config/test_config.py has every kind of refusal."""
+def test_bad_configs_and_data_are_named_before_anything_is_written(refused):
+    """tests/config/test_config.py and tests/data/test_files.py have every kind of refusal."""
     Path("bad.yaml").write_text("lr: 1e-3\ndata: {task: copy}\n")
     says(refused("train", "bad.yaml"), "bad.yaml:1", "lr", "did you mean train.lr?")
     says(refused(*TRAIN, "--device", "cuda:7"), "device cuda:7", "which has cpu", "auto")
-    assert sorted(os.listdir()) == ["bad.yaml", "c.yaml"]
-
-
-@pytest.mark.parametrize(
-    ("files", "raw", "fragments"),
-    [
-        (
-            "{train: [a.src, a.tgt]}",
-            {"a.src": b"1\n2\n3\n", "a.tgt": b"1\n2\n"},
-            ("a.src has 3 lines", "a.tgt 2", "line k"),
-        ),
-        ("{train: a.tsv}", {"a.tsv": b"1\t1\n\0\t1\n"}, ("a.tsv:2", "not a text file")),
-        (
-            "{train: a.tsv, valid: a.tsv, test: t.tsv}",
-            {"a.tsv": b"1\t1\n", "t.tsv": b"1\t1\n1 1\t1\n1 x\t1\n"},
-            ("t.tsv:3", "symbol 'x'", "in training"),
-        ),
-    ],
-)
-def test_bad_data_is_named_with_its_line_before_anything_is_written(refused, files, raw, fragments):
-    for name, text in raw.items():
-        Path(name).write_bytes(text)
-    Path("c.yaml").write_text(f"data:\n  files: {files}\n")
-    says(refused(*TRAIN), *fragments)
+    Path("a.src").write_bytes(b"1\n2\n\0\n")
+    Path("a.tgt").write_bytes(b"1\n2\n")
+    for files, *fragments in (
+        ("[a.src, a.src]", "a.src:3", "not a text file"),
+        ("[a.tgt, c.yaml]", "a.tgt has 2 lines", "line k"),
+    ):
+        Path("files.yaml").write_text(f"data: {{files: {{train: {files}}}}}\n")
+        says(refused("train", "files.yaml"), *fragments)
     assert not Path("runs").exists()
 
 
@@ -82,7 +65,6 @@ def test_bad_data_is_named_with_its_line_before_anything_is_written(refused, fil
     ("files", "words", "fragments"),
     [
         ({"s.txt": b"1 2\n1 x\n", "t.txt": b"1\n1\n"}, "", ("s.txt:2", "symbol 'x'")),
-        ({"s.txt": b"1\n", "none": None}, "", ("none", "no such file")),
         ({"p.txt": b"1\t1\n"}, "", ("p.txt: the ending", ".tsv or .jsonl")),
         ({"a": b"1\n", "b": b"1\n", "c": b"1\n"}, "", ("3 times --pairs",)),
         ({"s.txt": b"1\n", "t.txt": b"1\n"}, "--lengths 3:9", ("lengths 3:9", "no source")),
@@ -90,8 +72,7 @@ def test_bad_data_is_named_with_its_line_before_anything_is_written(refused, fil
 )
 def test_bad_files_to_measure_are_named(run, refused, files, words, fragments):
     for name, raw in files.items():
-        if raw is not None:
-            Path(name).write_bytes(raw)
+        Path(name).write_bytes(raw)
     named = [word for name in files for word in ("--pairs", name)]
     says(refused("eval", str(run), *named, *words.split()), *fragments)
 
@@ -138,13 +119,6 @@ def test_what_is_no_run_is_named_with_the_way_to_one(refused):
     says(refused("check", "x" * 300), "x" * 300)
 
 
-def test_a_damaged_checkpoint_is_not_quietly_replaced_by_another(run, refused):
-    progress = RunFolder.open(run).progress()
-    assert progress is not None and progress.best_step is not None
-    checkpoint_file(run, progress.best_step).write_bytes(b"")
-    says(refused("eval", str(run)), f"step-{progress.best_step}.safetensors", "move it away")
-
-
 @pytest.mark.parametrize("which", ["999", "\N{SUPERSCRIPT TWO}"])
 def test_a_checkpoint_that_is_not_there_is_refused_with_those_that_are(run, refused, which):
     (run / "checkpoints/step-\N{SUPERSCRIPT TWO}.safetensors").touch()  # it only looks like one
@@ -159,7 +133,6 @@ def test_a_checkpoint_that_is_not_there_is_refused_with_those_that_are(run, refu
     [
         ("not JSON", "damaged"),
         ({"symbols": ["0", "1"]}, "do not belong together"),
-        ({"surplus": 1}, "damaged"),
     ],
 )
 def test_data_facts_that_no_training_has_are_refused(run, refused, change, words):
@@ -188,16 +161,12 @@ def test_json_is_strict_where_numbers_are_not_finite(run, command):
 
     for step in saved_steps(run):
         change_checkpoint(run, step, change)
-    for words in ("eval", "demo decoding"):
-        answer = command(*words.split(), "--json")
-        assert answer.code == 0, answer.err
-        assert json.loads(answer.out, parse_constant=pytest.fail)
-    assert json.loads(command("eval", "--json").out)["loss"] is None
+    answer = command("eval", "--json")
+    assert answer.code == 0, answer.err
+    assert json.loads(answer.out, parse_constant=pytest.fail)["loss"] is None
 
 
 # Checkpoints with a right checksum -----------------------------------------------------------
-
-Change = Callable[[dict[str, Tensor], str], object]
 
 
 def change_checkpoint(run: Path, step: int, change: Callable[..., object]) -> None:
@@ -218,10 +187,6 @@ def vouch_for(run: Path, step: int, raw: bytes) -> None:
     (run / "checkpoints.json").write_text(json.dumps(listed))
 
 
-def put(change: Callable[[Tensor], Tensor]) -> Change:
-    return lambda tensors, name: tensors.update({name: change(tensors[name]).contiguous()})
-
-
 def of_one_more(tensor: Tensor) -> Tensor:
     return torch.zeros([size + 1 for size in tensor.shape])
 
@@ -229,22 +194,25 @@ def of_one_more(tensor: Tensor) -> Tensor:
 @pytest.mark.parametrize(
     ("part", "change", "words"),
     [
-        ("weights", put(of_one_more), "in the model of config.yaml"),
-        ("weights", put(lambda t: t * float("nan")), "NaN or infinity"),
-        ("weights", lambda tensors, name: tensors.pop(name), "is missing"),
-        ("weights", lambda tensors, _: tensors.update(surplus=torch.zeros(2)), "tensor surplus"),
-        ("optimizer", put(of_one_more), "optimizer"),
-        ("random", put(lambda t: t[1:]), "random"),
+        ("weights", of_one_more, "in the model of config.yaml"),
+        ("weights", lambda tensor: tensor * float("nan"), "NaN or infinity"),
+        ("weights", None, "is missing"),
+        ("surplus", lambda _: torch.zeros(2), "tensor surplus"),
+        ("optimizer", of_one_more, "optimizer"),
+        ("random", lambda tensor: tensor[1:].clone(), "random"),
     ],
 )
 def test_a_part_that_training_never_writes_is_refused(run, refused, part, change, words):
-    """The first tensor of a part is changed. Weights alone are read to measure."""
+    """The first tensor of a part is changed, or left out. Weights alone are read to measure."""
 
     def of_part(tensors: dict[str, Tensor], _: dict[str, str]) -> None:
-        change(tensors, min(name for name in tensors if name.startswith(part)))
+        name = min((name for name in tensors if name.startswith(part)), default=part)
+        tensor = tensors.pop(name, None)
+        if change:
+            tensors[name] = change(tensor)
 
     change_checkpoint(run, 6, of_part)
-    says(refused(*(LAST if part == "weights" else RESUME)), "step-6", words)
+    says(refused(*(RESUME if part in ("optimizer", "random") else LAST)), "step-6", words)
 
 
 OPENS_A_FILE = b"cbuiltins\nopen\n(S'opened'\nS'w'\ntR."
@@ -327,26 +295,24 @@ def test_sizes_that_fill_a_machine_are_refused_before_anything_is_made(refused, 
 
 @pytest.mark.parametrize("kind", ["pipe", "3 GiB"])
 def test_what_has_no_end_is_refused_unread_wherever_it_is_named(run, refused, kind):
-    def make(path: str) -> None:
+    """tests/training/test_checkpoint.py has checkpoints."""
+    words = "a pipe or a device" if kind == "pipe" else "larger than"
+    (run / "data.json").rename("data.json")
+    for path in ("endless", run / "data.json"):
         if kind == "pipe":
             os.mkfifo(path)
         else:
             Path(path).touch()
             os.truncate(path, 3 * 2**30)
-
-    words, path = "a pipe or a device" if kind == "pipe" else "larger than", "endless"
-    make(path)
-    Path("files.yaml").write_text("data: {files: {train: a.tsv, valid: a.tsv}}\n")
-    named = ("files.yaml", "--set", f"data.files.train={path}", "--set", "data.files.format=tsv")
+    assert "data.json" in refused(*LAST)
+    Path("data.json").replace(run / "data.json")
+    Path("files.yaml").write_text("data: {files: {train: endless, valid: a.tsv, format: tsv}}\n")
     for arguments in (
-        ("train", path),
-        ("train", *named),
-        ("eval", str(run), "--pairs", path, "--pairs", path),
+        ("train", "endless"),
+        ("train", "files.yaml"),
+        ("eval", str(run), "--pairs", "endless", "--pairs", "endless"),
     ):
         assert words in refused(*arguments), arguments
-    (run / "data.json").unlink()
-    make(str(run / "data.json"))
-    assert "data.json" in refused(*LAST)
 
 
 LAUGHS = "a: &a [1, 2]\n" + "".join(
@@ -456,15 +422,8 @@ def test_streams_that_end_are_no_bugs_of_ours(monkeypatch):
         assert call(*TRAIN) == 0, "a training outlives its log"
 
 
-@pytest.mark.parametrize(
-    "values",
-    [
-        {"WORLD_SIZE": "1" * 20},
-        {"TORCHELASTIC_USE_AGENT_STORE": "True"},
-    ],
-)
-def test_an_environment_that_is_not_torchruns_is_refused(refused, monkeypatch, values):
-    for name, value in ({"RANK": "0", "WORLD_SIZE": "2"} | values).items():
+def test_an_environment_that_is_not_torchruns_is_refused(refused, monkeypatch):
+    for name, value in {"RANK": "0", "WORLD_SIZE": "1" * 20}.items():
         monkeypatch.setenv(name, value)
     assert "torchrun" in refused(*TRAIN) and not Path("runs").exists()
 
@@ -472,49 +431,21 @@ def test_an_environment_that_is_not_torchruns_is_refused(refused, monkeypatch, v
 # A full disk ---------------------------------------------------------------------------------
 
 
-@contextlib.contextmanager
-def full_disk(folder: str, pattern: str, number: int = 1) -> Iterator[list[str]]:
-    """Within it, flushing files of the pattern fails for lack of space, from the given one on; the
-    files whose flush failed."""
-    met: list[str] = []
-    seen: list[int] = []
-    flush = os.fsync
-
-    def refuse(descriptor: int) -> None:
-        status = os.fstat(descriptor)
-        for path in Path(folder).glob(pattern):
-            if os.path.samestat(status, path.stat()):
-                seen.append(descriptor)
-                if len(seen) < number:
-                    break
-                met.append(path.name)
-                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-        flush(descriptor)
-
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(os, "fsync", refuse)
-        yield met
-
-
-def test_a_disk_that_fills_up_leaves_the_checkpoint_before_whole(command):
-    with full_disk("runs/c", "checkpoints/*.draft", 2) as met:
-        answer = command(*TRAIN)
-    assert len(met) == 1  # step 2 was saved, step 4 was on its way
-    assert answer.code == 2 and "Traceback" not in answer.err
-    last = answer.err.splitlines()[-1]
-    says(last, "toytrans: runs/c", "step 4", os.strerror(errno.ENOSPC), "step 2", "resume")
-    assert os.listdir("runs/c/checkpoints") == ["step-2.safetensors"]
-    measured = command("eval", "--json")
-    assert (measured.code, json.loads(measured.out)["checkpoint"]) == (0, 2)
-    resumed = command(*TRAIN, "--resume")
-    assert resumed.code == 0 and "resumed at step 2" in resumed.err
-
-
-def test_a_full_disk_leaves_every_other_file_of_a_run_whole(run, command):
+def test_a_full_disk_leaves_every_other_file_of_a_run_whole(run, command, monkeypatch):
+    """tests/training/test_hard_times.py fills it with a checkpoint."""
     before = {path: path.read_bytes() for path in run.rglob("*") if path.is_file()}
-    with full_disk("runs/c", "*.draft", 3) as met:
+    flushed: list[str] = []
+
+    def flush(descriptor: int) -> None:
+        name = os.readlink(f"/proc/self/fd/{descriptor}")
+        flushed.extend([name] if Path(name).parent.samefile(run) and ".draft" in name else [])
+        if len(flushed) > 2:
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "fsync", flush)
         answer = command(*RESUME)
-    assert len(met) == 1 and answer.code == 2
+    assert len(flushed) == 3 and answer.code == 2
     says(answer.err.splitlines()[-1], "toytrans: runs/c", os.strerror(errno.ENOSPC))
     changed = {path.name for path, raw in before.items() if path.read_bytes() != raw}
     assert changed <= {"environment.json", "metrics.jsonl"}

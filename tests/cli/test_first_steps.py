@@ -1,6 +1,5 @@
 """Where a newcomer stumbles: the command answers with the remedy, and takes nothing unasked."""
 
-import json
 import os
 import subprocess
 import sys
@@ -9,6 +8,7 @@ from typing import get_args
 
 import pytest
 from conftest import Command, tiny_yaml
+from forked import COMMAND
 
 from toytrans.config.names import FaultName, seal
 
@@ -18,10 +18,9 @@ SEALED = seal("no_causal", b"12345678")
 
 def test_a_shell_completes_commands():
     typed = {"_TOYTRANS_COMPLETE": "complete_bash", "COMP_WORDS": "toytrans tra", "COMP_CWORD": "1"}
-    code = "import sys; sys.argv[0] = 'toytrans'; from toytrans.cli import main; main()"
-    done = subprocess.run(
-        [sys.executable, "-c", code], capture_output=True, text=True, env=os.environ | typed
-    )
+    code = f"import sys; sys.argv[0] = 'toytrans'; {COMMAND}"
+    words = (sys.executable, "-c", code)
+    done = subprocess.run(words, capture_output=True, text=True, env=os.environ | typed)
     assert sorted(done.stdout.split()) == ["trace", "train", "translate"], done.stderr
 
 
@@ -52,18 +51,16 @@ def test_a_symbol_with_a_slash_can_be_translated(command: Command):
 # Runs and configs ----------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("line", ["translate 1", "check --only pads", "trace"])
-def test_the_newest_run_is_taken_by_name_and_is_no_sealed_exercise(
-    run: Path, command: Command, line: str
-):
+def test_the_newest_run_is_taken_by_name_and_is_no_sealed_exercise(run: Path, command: Command):
     sealed = ("--set", f"fault={SEALED}", "--out", "runs/exercise")
     assert command("train", "c.yaml", *sealed).code == 0
     later = os.stat(run).st_mtime + 60
     os.utime("runs/exercise/config.yaml", (later, later))
-    answer = command(*line.split())
-    assert answer.code in (0, 1), answer.err
-    assert "run: runs/c, the newest\n" in answer.err
-    assert "exercise" not in answer.out + answer.err
+    for line in ("translate 1", "check --only pads", "trace"):
+        answer = command(*line.split())
+        assert answer.code in (0, 1), answer.err
+        assert "run: runs/c, the newest\n" in answer.err
+        assert "exercise" not in answer.out + answer.err
 
 
 def test_no_answer_of_an_installed_package_names_what_only_a_checkout_has(command: Command):
@@ -80,15 +77,3 @@ def test_what_a_missing_library_asks_for_is_on_an_index(monkeypatch, refused, ru
     for name in ("attention", "eval"):
         message = refused(name, "runs/c", "--plot", "a.png")
         assert "python -m pip install matplotlib" in message and "toytrans[" not in message
-
-
-# Faults --------------------------------------------------------------------------------------
-
-
-def test_the_card_of_a_leak_names_every_check_that_fails(command: Command):
-    fault = "no_causal"
-    failing = command("check", "--config", "c.yaml", "--break", fault, "--json")
-    checks = json.loads(failing.out)["checks"]
-    failed = [each["check"] for each in checks if each["verdict"] == "FAIL"]
-    shown = " ".join(command("explain", fault).out.split())
-    assert failed and f"found by {', '.join(failed)} met in" in shown

@@ -5,7 +5,6 @@ import json
 import math
 import shutil
 from dataclasses import replace
-from itertools import count
 from pathlib import Path
 
 import pytest
@@ -97,7 +96,7 @@ CASES = {
         ["plateau", "unstable"],
     ),
     "median norm 1.0e-05": (POOR | {"columns": {"grad_norm": 1e-5}}, ["vanished", "plateau"]),
-    "200 steps of 250 of warm-up": (
+    "step 200 of 300": (
         POOR | {"max_steps": 300, "train": {"warmup_steps": 250}},
         ["cut_short", "still_warming_up"],
     ),
@@ -170,27 +169,6 @@ def test_no_pattern_of_errors_of_a_sound_decoder_looks_like_a_leak(errors):
     assert "reads_the_future" in leaking
 
 
-NUMBER = st.floats(0, 1e6, allow_nan=False) | st.none()
-
-
-@settings(deadline=None, max_examples=60)
-@given(
-    losses=st.lists(NUMBER, min_size=1, max_size=30),
-    norm=NUMBER,
-    exact=st.floats(0, 1),
-    accuracy=st.floats(0, 1),
-    loss=st.floats(0, 1e6),
-)
-def test_no_numbers_are_too_odd_for_the_doctor(losses, norm, exact, accuracy, loss):
-    case = a_case(losses, (exact, accuracy, loss), columns={"grad_norm": norm})
-    documents = [finding._asdict() for finding in examine(case)]
-    assert json.dumps([documents, overview(case)])
-    names_found = [document["name"] for document in documents]
-    assert len(names_found) == len(set(names_found))
-    if norm is None or None in losses:
-        assert names_found[0] == "diverged"
-
-
 def test_what_the_texts_of_a_split_tell():
     source = open_dataset(config_of("copy", data={"symbols": 7, "valid_examples": 400}))
     pairs = source.pairs("valid", torch.arange(400))
@@ -208,20 +186,18 @@ def test_what_the_texts_of_a_split_tell():
 # Runs that were really trained ---------------------------------------------------------------
 
 
-def train(path: Path, stop: int | None = None, **sections) -> Path:
-    """A small run of `reverse`; stopped after some records if asked."""
+def train(path: Path, **sections) -> Path:
+    """A small run of `reverse`."""
     data = {"task": "reverse", "symbols": 8, "train_length": [1, 6], "batch_tokens": 512}
-    layers = {"n_encoder_layers": 1, "n_decoder_layers": 1}
-    model = ANCHORED | {"d_model": 32, "d_ff": 64} | layers | sections.pop("model", {})
+    layers = {"n_encoder_layers": 1, "n_decoder_layers": 1, "d_model": 32, "d_ff": 64}
     steps = {"max_steps": 100, "lr": 1e-2, "warmup_steps": 20, "log_every": 4, "precision": "fp32"}
     config = {
         "data": data | {"valid_examples": 100} | sections.pop("data", {}),
-        "model": model,
-        "train": steps | sections.pop("train", {}),
+        "model": ANCHORED | layers | sections.pop("model", {}),
+        "train": steps,
         **sections,
     }
-    records = count(1)
-    toytrans.train(config, path, on_record=lambda _: next(records) != stop)
+    toytrans.train(config, path)
     return path
 
 
@@ -236,8 +212,6 @@ def sound(tmp_path_factory) -> Path:
         ({"fault": "no_causal"}, "reads_the_future"),
         ({"fault": "labels_not_shifted"}, "trained_on_something_else"),
         ({"fault": "pad_is_eos"}, "one_error_each"),
-        ({"train": {"lr": 1e-6, "max_steps": 40}}, "learned_nothing"),
-        ({"train": {"max_steps": 36}}, "too_short"),
         ({"data": {"train_examples": 40}, "model": {"positions": "sinusoidal"}}, "overfitted"),
     ],
     ids=str,
@@ -281,14 +255,6 @@ def test_a_damaged_checkpoint_is_never_the_remedy_for_another():
     (first,) = examine(a_case(damage={30: "cut short", 120: ""}))
     assert "--checkpoint 120" in first.remedy
     assert {finding.remedy for finding in examine(a_case(damage=damage))} == {"train again"}
-
-
-def test_a_training_that_was_stopped_says_how_to_go_on(tmp_path):
-    case = read_snapshot(train(tmp_path / "run", stop=3))
-    found = {finding.name: finding for finding in examine(case)}
-    assert found.keys() == {"cut_short", "still_warming_up"}
-    assert "step 12 of 100" in found["cut_short"].evidence
-    assert "--resume" in found["cut_short"].remedy
 
 
 def test_a_run_whose_data_is_gone_is_told_without_it(tmp_path, monkeypatch, command):

@@ -29,8 +29,8 @@ COMMANDS = (
     "inspect-masks --config exercise-7/exercise.yaml --json",
     "trace runs/exercise",
     "demo decoding runs/exercise",
-    *(f"check runs/exercise {CHECK}{form}" for form in ("", " --json")),
-    f"check --config exercise-7/exercise.yaml {CHECK}",
+    f"check runs/exercise {CHECK}",
+    f"check --config exercise-7/exercise.yaml {CHECK} --json",
     "runs",
     "eval runs/exercise",
     "translate runs/exercise 5",
@@ -65,50 +65,43 @@ def assert_silent(text: str) -> None:
 
 
 def test_no_file_and_no_command_names_the_fault(folder: Path, command: Command):
-    for level, fault in ((2, "pad_visible"), (3, "loss_on_pads")):
-        shutil.rmtree(folder)
-        shutil.rmtree("runs", ignore_errors=True)
-        new = ("exercise", "new", "--seed", "7", "--level", str(level))
-        command(*new, "--key", key_of(fault, level))
-        trained = command("train", "--config", "exercise-7/exercise.yaml", *SETS)
+    shutil.rmtree(folder)
+    command("exercise", "new", "--seed", "7", "--level", "2", "--key", key_of("pad_visible", 2))
+    train = ("train", "--config", "exercise-7/exercise.yaml", *SETS)
+    for words in (train, (*train, "--resume")):
+        trained = command(*words)
         assert trained.code == 0
         assert_silent(trained.out + trained.err)
-        resume = command("train", "--config", "exercise-7/exercise.yaml", *SETS, "--resume")
-        assert_silent(resume.out + resume.err)
-        for line in COMMANDS if level == 2 else COMMANDS[::4]:
-            done = command(*line.split())
-            assert done.code in (0, 1) or "a sealed exercise" in done.err, (line, done.err)
-            assert_silent((done.out + done.err).replace("--break no_norm", ""))
-        for path in Path().rglob("*"):
-            if path.is_file():
-                raw = path.read_bytes()
-                assert not [name for name in get_args(FaultName) if name.encode() in raw], path
+    for line in COMMANDS:
+        done = command(*line.split())
+        assert done.code in (0, 1) or "a sealed exercise" in done.err, (line, done.err)
+        assert_silent((done.out + done.err).replace("--break no_norm", ""))
+    for path in Path().rglob("*"):
+        if path.is_file():
+            raw = path.read_bytes()
+            assert not [name for name in get_args(FaultName) if name.encode() in raw], path
 
 
 def test_the_sealed_fault_is_at_work_wherever_the_run_is_loaded(folder: Path, command: Command):
     """The run of an exercise is that of its fault by name, and its checks fail alike."""
-    config = "exercise-7/exercise.yaml"
-    fault = read(folder).answer
-    assert command("train", "--config", config, *SETS).code == 0
-    for name, more in (("named", ["--break", fault]), ("sound", ["--set", "fault=null"])):
-        assert command("train", "--config", config, *SETS, *more, "--out", name).code == 0
-    records = {
-        run: [
-            {k: v for k, v in json.loads(line).items() if k != "elapsed_s"}
-            for line in (Path(run) / "metrics.jsonl").read_text().splitlines()
-        ]
-        for run in ("runs/exercise", "named", "sound")
-    }
-    assert records["runs/exercise"] == records["named"] != records["sound"]
+    records = {}
+    for name, more in (
+        ("sealed", []),
+        ("named", ["--break", read(folder).answer]),
+        ("sound", ["--set", "fault=null"]),
+    ):
+        train = ("train", "--config", "exercise-7/exercise.yaml", *SETS, *more, "--out", name)
+        assert command(*train).code == 0
+        lines = (Path(name) / "metrics.jsonl").read_text().splitlines()
+        records[name] = [json.loads(line) | {"elapsed_s": 0} for line in lines]
+    assert records["sealed"] == records["named"] != records["sound"]
     check = ("--only", "pads,future", "--length", "7")
-    codes = [command("check", run, *check).code for run in ("runs/exercise", "sound")]
-    assert codes == [1, 0]
+    assert [command("check", run, *check).code for run in ("sealed", "sound")] == [1, 0]
     # the doctor reads the records and not the seal
-    sealed = command("doctor", "runs/exercise")
-    path = Path("runs/exercise/config.yaml")
+    told = command("doctor", "sealed").out
+    path = Path("sealed/config.yaml")
     path.write_text(path.read_text().replace(f"fault: {read(folder).fault}", "fault: null"))
-    assert load_config(path).fault is None
-    assert command("doctor", "runs/exercise").out == sealed.out
+    assert load_config(path).fault is None and command("doctor", "sealed").out == told
 
 
 @pytest.mark.parametrize("level", [1, 2, 3])
@@ -171,13 +164,9 @@ def test_the_key_draws_the_exercise(command: Command, refused, folder: Path):
     reveal = ("exercise", "reveal", "exercise-7", "--key")
     assert "a wrong key, or a changed exercise" in refused(*reveal, "x")
     assert command(*reveal, KEY).out.startswith(f"{read(folder).answer}\n")
-    given, textbook = (
-        load_config(path).model_dump()
-        for path in (folder / "exercise.yaml", ROOT / "configs/textbook.yaml")
-    )
-    assert given.pop("fault") == read(folder).fault and textbook.pop("fault") is None
-    assert given.pop("seed") == 7 and textbook.pop("seed") == 0
-    assert given == textbook
+    textbook = load_config(ROOT / "configs/textbook.yaml").model_dump()
+    changed = {"fault": read(folder).fault, "seed": 7}
+    assert load_config(folder / "exercise.yaml").model_dump() == textbook | changed
 
 
 def test_answers_and_hints_are_judged_and_counted(folder: Path, command: Command, refused):
@@ -224,9 +213,7 @@ def test_what_is_no_exercise_is_refused(folder: Path, refused):
     about.write_text("[]")
     assert "not an exercise, or changed; take the one handed out" in refused(*hint)
     Path("file").write_text("")
-    for students in ((), ("--class", "2")):
-        assert "cannot be written" in refused("exercise", "new", "--out", "file/x", *students)
-    assert "File name too long" in refused("exercise", "new", "--class", "2", "--out", "a" * 300)
+    assert "cannot be written" in refused("exercise", "new", "--out", "file/x", "--class", "2")
 
 
 def test_a_class_is_graded(tmp_path: Path, monkeypatch, command: Command, refused):
@@ -240,22 +227,20 @@ def test_a_class_is_graded(tmp_path: Path, monkeypatch, command: Command, refuse
     truth = [read(path).answer for path in folders]
     assert len(set(truth)) > 1
     wrong = "no_causal"  # never drawn at level 3
+    given = {"02": (wrong, truth[1], wrong), "03": (wrong,), "04": ()}
     for path, right in zip(folders, truth, strict=True):
-        for name in {"02": (wrong, right, wrong), "03": (wrong,), "04": ()}.get(
-            path.name, (right,)
-        ):
+        for name in given.get(path.name, (right,)):
             command("exercise", "check", name, str(path))
     command("exercise", "hint", "class/03")
-    about, configs = (
-        [path / name for path in folders] for name in ("exercise.json", "exercise.yaml")
-    )
-    about[4].write_text(about[0].read_text().replace('"number": 1', '"number": 5'))
-    about[5].write_text("{}")
-    about[6].unlink()
+    one, five, six, seven = (folders[n] / "exercise.json" for n in (0, 4, 5, 6))
+    five.write_text(one.read_text().replace('"number": 1', '"number": 5'))
+    six.write_text("{}")
+    seven.unlink()
     shutil.rmtree(folders[7])
     shutil.copytree(folders[8], folders[7])
-    configs[9].write_text(configs[9].read_text().replace("[2, 7]", "[2, 5]"))
-    configs[10].write_text(f"{configs[10].read_text()}# a remark\n")
+    ten, eleven = (folders[n] / "exercise.yaml" for n in (9, 10))
+    ten.write_text(ten.read_text().replace("[2, 7]", "[2, 5]"))
+    eleven.write_text(f"{eleven.read_text()}# a remark\n")
     folders[0].rename("class/=Ann, B")
     Path("class/Lee").mkdir()
     folders[10].rename("class/Lee/11")
@@ -269,24 +254,22 @@ def test_a_class_is_graded(tmp_path: Path, monkeypatch, command: Command, refuse
     assert done.err == "not graded, no exercise found in them: 12.zip, 13\n"
     rows = csv.DictReader(Path("grades.csv").read_text().splitlines())
     marks = {row["student"]: row for row in rows}
-    assert [name for name, row in marks.items() if row["right"] == "yes"] == [
-        *("02", "'=Ann, B", "Lee/11"),
-    ]
+    right = [name for name, row in marks.items() if row["right"] == "yes"]
+    assert right == ["02", "'=Ann, B", "Lee/11"]
     assert [marks["'=Ann, B"][k] for k in ("answers", "fault")] == ["1", truth[0]]
     assert [marks["02"][k] for k in ("answer", "answers", "hints")] == [truth[1], "2", "0"]
     assert marks["02"]["time"][:2] == "20"
     assert [marks["03"][k] for k in ("answer", "hints", "right")] == [wrong, "1", "no"]
     assert marks["04"]["answer"] == marks["04"]["right"] == marks["04"]["note"] == ""
-    copied = "another folder has this exercise too"
     notes = {
         "05": "not the exercise that was handed out",
+        "06": "class/06/exercise.json: not an exercise, or changed; take the one handed out",
         "07": "exercise.json is missing",
-        "08": copied,
-        "09": copied,
+        "08": "another folder has this exercise too",
+        "09": "another folder has this exercise too",
         "10": "exercise.yaml: not the config that was handed out",
     }
     assert {name: marks[name]["note"] for name in notes} == notes
-    assert "not an exercise, or changed" in marks["06"]["note"]
     assert "wrong key" in refused(*grade[:-1], "x")
 
 
@@ -323,53 +306,36 @@ def test_readable_answers_count_in_a_damaged_file(folder: Path, command: Command
     assert "progress.jsonl: larger than" in refused("exercise", "check", truth, "class/01")
 
 
-def test_a_row_of_grades_is_one_line_of_80_columns(folder: Path, command: Command):
-    key = key_of("triangle_off_by_one", 2)
-    new = ("exercise", "new", "--seed", "7", "--level", "2", "--class", "1", "--key", key)
-    assert command(*new, "--out", "class").code == 0
-    command("exercise", "check", "batch_mean_of_means", "class/01")
-    shutil.move("class/01", "class/kim-minjun_12345")
-    out = command("exercise", "grade", "class", "--key", key).out
-    row = r"^ kim-\S+ +batch_mean_of_means +no +triangle_off_by_one +1 +0 *$"
-    assert re.search(row, out, re.MULTILINE) and max(map(len, out.splitlines())) <= 80
-
-
 def test_a_closed_exercise_tells_nothing_before_grading(
     tmp_path: Path, monkeypatch, command: Command, refused
 ):
     monkeypatch.chdir(tmp_path)
     new = ("exercise", "new", "--level", "2", "--closed", "--key", KEY, "--out")
-    assert command(*new, "class", "--class", "2", "--answers", "3").code == 0
+    assert command(*new, "class", "--class", "2", "--answers", "2").code == 0
     truth = read(Path("class/01")).answer
     wrong = [str(fault) for fault in DRAWN[2] if fault != truth]
-    given = [wrong[0], truth, wrong[1], truth]
-    check = ("exercise", "check")
-    told = [command(*check, answer, "class/01") for answer in given]
-    again = "3 of 3 (given before, counts once)"
-    assert [(done.code, " ".join(done.out.split())) for done in told] == [
-        (0, f"written down: {answer}; answers: {n}; the grading judges it")
-        for answer, n in zip(given, ("1 of 3", "2 of 3", "3 of 3", again), strict=True)
-    ]
-    assert "not written down; all 3 answers are given" in refused(*check, wrong[2], "class/01")
-    for _ in range(4):
+    check, grade = ("exercise", "check"), ("exercise", "grade", "class", "--key", KEY)
+    again = "2 of 2 (given before, counts once)"
+    for answer, count in ((wrong[0], "1 of 2"), (truth, "2 of 2"), (truth, again)):
+        told = command(*check, answer, "class/01")
+        said = f"written down: {answer}; answers: {count}; the grading judges it"
+        assert (told.code, " ".join(told.out.split())) == (0, said)
+    assert "not written down; all 2 answers are given" in refused(*check, wrong[2], "class/01")
+    for _ in range(3):
         hints = command("exercise", "hint", "class/02").out
     assert "hints used: 2 of 2" in hints and "What is wrong" not in hints
-    grade = ("exercise", "grade", "class", "--key", KEY)
-    done = command(*grade, "--page", "class.html")
-    counts = "1 right, 0 wrong, 1 not answered"
-    assert done.code == 0 and counts in done.out
+    assert "1 right, 0 wrong, 1 not answered" in command(*grade, "--page", "class.html").out
     page = Path("class.html").read_text()
-    assert all(text in page for text in (counts, truth, "answers", "hints", "time"))
+    assert all(text in page for text in ("1 right, 0 wrong", truth, "answers", "hints", "time"))
+    path = Path("class/02/progress.jsonl")
+    truth = read(path.parent).answer
+    for fault in [fault for fault in DRAWN[2] if fault != truth][:2]:
+        command(*check, str(fault), "class/02")
+    added = path.read_text()
+    path.write_text(added + re.sub('"answer":"[a-z_]*"', f'"answer":"{truth}"', added))  # by hand
+    assert "1 right, 1 wrong" in command(*grade).out, "answers beyond the limit do not count"
     about = Path("class/01/exercise.json")
     about.write_text(about.read_text().replace('"closed": true', '"closed": false'))
     assert "01: not the exercise that was handed out" in command(*grade).out
     assert command(*new, "alone").code == 0
     assert read(Path("alone")).limit == 1, "of a closed exercise"
-    path = Path("alone/progress.jsonl")
-    truth = read(path.parent).answer
-    command(*check, next(str(fault) for fault in DRAWN[2] if fault != truth), "alone")
-    added = path.read_text()
-    path.write_text(added + re.sub('"answer":"[a-z_]*"', f'"answer":"{truth}"', added))  # by hand
-    shutil.move("alone", "alone.class/1")
-    done = command("exercise", "grade", "alone.class", "--key", KEY)
-    assert "0 right, 1 wrong, 0 not" in done.out, "answers beyond the limit do not count"

@@ -1,82 +1,66 @@
-"""Demonstrations: their numbers are right."""
+"""Demonstrations: their numbers are right. tests/test_shown_output.py compares the rest."""
 
 import math
+from itertools import pairwise
 
 import pytest
-import torch
 from conftest import VOCABULARY, config_of, inspected_of
 
 from toytrans.inspection import demos
 from toytrans.inspection.shown import InspectedBatch, fresh
-from toytrans.inspection.table import CLOSED
-from toytrans.model.masks import padding_mask
+from toytrans.inspection.table import CLOSED, Table
 from toytrans.training.faults import build_model
 
 
+def numbers_of(table: Table) -> dict[str, list[float]]:
+    return {name: list(map(float, cells)) for name, cells in table.rows}
+
+
 def test_ten_lists_become_heads_and_come_back():
-    found = demos.heads()
-    ids = found.tensors["ids"]
-    real = padding_mask(ids).sum(1) - 1  # without EOS
-    assert real.tolist() == [16, 5, 11, 2, 5, 5, 1, 20, 16, 14]
-    symbols = ids[ids > 2] - 3
-    assert int(symbols.min()) >= 1 and int(symbols.max()) <= 99
-    lists, *_, leak = found.tables
-    assert lists.rows[6][1] == [str(int(ids[6, 0]) - 3), "E", *[CLOSED] * 19]
-    shares = [[float(cell) for cell in row] for _, row in leak.rows]
+    lists, memory, _, leak = demos.heads()
+    lengths = [line.index("E") for _, line in lists.rows]
+    assert lengths == [16, 5, 11, 2, 5, 5, 1, 20, 16, 14]
+    assert all(1 <= int(cell) <= 99 for _, line in lists.rows for cell in line if cell.isdigit())
+    assert lists.rows[6][1][2:] == [CLOSED] * 19
+    assert dict(memory.rows)["transposed"][0] == "3 10 8 21 64"
+    shares = list(numbers_of(leak).values())
     assert shares[7] == [0, 0, 0], "the longest has no pads"
     assert all(0 < row[1] < 1 and row[2] == 0 for i, row in enumerate(shares) if i != 7)
     assert shares[6][0] == pytest.approx(19 / 21, abs=0.001)
 
 
 def test_thirty_queries_and_fifty_keys():
-    found = demos.sdpa()
-    q, k, v = (found.tensors[name] for name in "qkv")
-    expected = torch.nn.functional.scaled_dot_product_attention(q, k, v)
-    assert torch.allclose(found.tensors["context"], expected, atol=1e-5)
-    assert torch.allclose(found.tensors["one_head_context"][:, 0], expected, atol=1e-5)
-    for name in ("weights", "one_head_weights", "heads_weights", "self_weights"):
-        assert torch.allclose(found.tensors[name].sum(-1), torch.ones(()))
-    (_, right), (_, wrong) = found.tables[-1].rows
-    assert float(right[0]) == pytest.approx(1, abs=0.05)
-    assert float(wrong[0]) == pytest.approx(0.25, abs=0.02), "(32 / 128) of the variance"
+    memory, roots = demos.sdpa()
+    assert "One head equals no head axis: the contexts differ by 0." in memory.notes[1]
+    right, wrong = numbers_of(roots).values()
+    assert right[0] == pytest.approx(1, abs=0.05)
+    assert wrong[0] == pytest.approx(0.25, abs=0.02), "(32 / 128) of the variance"
+    assert right[1] < wrong[1] < math.log(50) and right[2] > wrong[2] > 1 / 50
 
 
 def test_one_wide_projection_is_one_per_head():
-    found = demos.projections()
-    for name in ("q", "k", "v", "context", "output"):
-        wide, small = found.tensors[f"wide_{name}"], found.tensors[f"small_{name}"]
-        assert wide.dtype == torch.float64 and wide.abs().max() > 0.5
-        assert torch.allclose(wide, small, atol=1e-14)
-    assert max(found.facts["differences"].values()) < 1e-14
-    # head 2's keys by hand: rows 8 + 4 to 8 + 7 of the wide weight
-    x, weight = found.tensors["x"], found.tensors["in_proj_weight"]
-    apart = found.tensors["small_k"][:, 1] - x @ weight[12:16].T
-    assert torch.allclose(apart, apart[:1, :1]), "but for the bias"
+    (table,) = demos.projections()
+    assert [name for name, _ in table.rows] == [
+        *("q", "k", "v", "context", "output", "output as a sum")
+    ]
+    for _, (_, largest, apart) in table.rows:
+        assert float(largest) > 0.5 and float(apart) < 1e-14
 
 
-@pytest.mark.parametrize("model", [{"norm": "post"}, {"positions": "anchored"}])
-def test_one_masked_pass_is_every_step(model: dict):
-    view = inspected_of(**model)
-    found = demos.decoding(view, 0)
-    differences = found.facts["differences"]
-    assert differences["step_by_step"] < 1e-12 < 1e-2 < differences["without_the_triangle"]
-    with torch.no_grad():
-        assert torch.equal(found.tensors["parallel"], view.model(view.batch.src, view.batch.tgt_in))
-
-
-def test_a_pass_that_sees_the_future_is_not_the_steps():
+def test_one_masked_pass_is_every_step():
+    view = inspected_of(norm="post")
+    same, opened = numbers_of(*demos.decoding(view, 1)).values()
+    assert max(same) < 1e-12 < 1e-2 < max(opened)
     config = config_of(fault="no_causal", model={"positions": "sinusoidal"})
     model = fresh(lambda: build_model(config, VOCABULARY), 0)
-    view = InspectedBatch(inspected_of().batch, VOCABULARY, model, "")
-    assert "NOT step t of decoding" in demos.decoding(view, 0).tables[-1].notes[0]
+    (table,) = demos.decoding(InspectedBatch(view.batch, VOCABULARY, model, ""), 0)
+    assert "NOT step t of decoding" in table.notes[0]
 
 
 def test_without_the_scale_softmax_saturates():
-    found = demos.scale()
-    widths = found.tensors["d_head"].double()
-    variance, scaled = (found.tensors[f"variance_{x}_scale"] for x in ("without", "with"))
-    assert torch.allclose(variance.double(), widths, rtol=0.15)
-    assert torch.allclose(scaled, torch.ones(()), rtol=0.15)
-    entropy, kept = (found.tensors[f"entropy_{x}_scale"] for x in ("without", "with"))
-    assert (entropy.diff() < 0).all() and entropy[-1] < 0.5
-    assert kept.std() < 0.05 and 3.5 < kept.mean() < math.log(64)
+    table, *_ = demos.scale()
+    variance, scaled, entropy, kept, even = numbers_of(table).values()
+    assert variance == pytest.approx([int(width) for width in table.columns], rel=0.15)
+    assert scaled == pytest.approx([1] * 7, rel=0.15)
+    assert all(wide < narrow for narrow, wide in pairwise(entropy)) and entropy[-1] < 0.5
+    assert all(3.5 < each < even[0] for each in kept) and max(kept) - min(kept) < 0.15

@@ -122,8 +122,7 @@ def test_even_weights_follow_no_rule(part: Part):
     shaken = even * (1 + 1e-6 * torch.rand_like(even))
     seen = [Head(part, 2, number, each, visible) for number, each in ((1, even), (2, shaken))]
     for head in h.measure([(seen, batch)]):
-        assert head.label == h.NO_RULE
-        assert all(fit.share == 0 for fit in head.fits)
+        assert head.label == h.NO_RULE and all(fit.share == 0 for fit in head.fits)
         assert all(fit.weight == pytest.approx(fit.chance) for fit in head.fits)
 
 

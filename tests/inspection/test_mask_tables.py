@@ -6,8 +6,7 @@ import pytest
 import torch
 from conftest import VOCABULARY, model_of
 
-from toytrans.inspection.masks import converted, notes_of_batch, tables
-from toytrans.inspection.other_libraries import LIBRARIES
+from toytrans.inspection.masks import LIBRARIES, converted, notes_of_batch, tables
 from toytrans.inspection.shown import ATTENTIONS, InspectedBatch, batch_of_sequences
 from toytrans.inspection.table import CLOSED, Table, matrix, number
 from toytrans.training.faults import plant
@@ -129,7 +128,10 @@ def test_a_pair_of_another_librarys_masks_is_that_pairs(library, pad_mask, fault
     src, tgt_in, _ = inspected.batch
     assert src.shape[1] != tgt_in.shape[1] and not inspected.full_mask("cross")[0].all()
     blocked = {"T"} if library in ("torch-mha", "sockeye") else {"F", "-inf", "-1e9", "-3.4e38"}
-    found = [table for table in converted(inspected, library) if table.number == library]
+    *found, polarity = converted(inspected, library)
+    two_masks = library == "hf" and pad_mask == "keys_and_queries"
+    assert ("encoder_outputs" in " ".join(polarity.notes)) == two_masks
+    found = [table for table in found if table.number == library]
     for row in (0, 1):
         shown = {name: torch.ones_like(inspected.full_mask(name)[row]) for name in ATTENTIONS}
         for table in (table for table in found if f"pair {row + 1}" in table.name):

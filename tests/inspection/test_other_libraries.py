@@ -13,7 +13,7 @@ from torch.nn import functional as F
 from toytrans.config.names import PadMask
 from toytrans.errors import UserError
 from toytrans.export.to_huggingface import converted
-from toytrans.inspection.other_libraries import LIBRARIES, convert
+from toytrans.inspection.masks import LIBRARIES, convert
 from toytrans.model.attention import Attention
 from toytrans.model.context import AttentionContext
 from toytrans.model.masks import MaskMaker, Masks
@@ -171,25 +171,6 @@ def test_with_our_weights_a_library_computes_our_attention(library, batch):
             assert torch.allclose(ours[where], theirs[where], rtol=0, atol=1e-12), name
 
 
-ARGUMENTS = {
-    "sockeye": ["att_mask", "target_mask", "source_mask"],
-    "t2t": [
-        f"{name}_attention_bias" for name in ("encoder_self", "decoder_self", "encoder_decoder")
-    ],
-    "joeynmt": ["src_mask", "trg_mask", "src_mask"],
-    "annotated": ["src_mask", "tgt_mask", "src_mask"],
-}
-"""Of libraries that are imitated here; the others are called by these names."""
-
-
-@pytest.mark.parametrize("library", ARGUMENTS)
-def test_arguments_of_libraries_that_are_imitated(library):
-    found = convert(make_masks(*BATCHES[0]), library, HEADS)
-    assert [each.argument for each in found] == ARGUMENTS[library]
-    kind = torch.float32 if library == "t2t" else torch.bool
-    assert all(each.tensor.dtype == kind for each in found)
-
-
 def test_an_unknown_library_is_refused():
     src = torch.tensor([[4, 2]])
     with pytest.raises(UserError, match="'fairseq': known are torch-mha, .*annotated$"):
@@ -236,13 +217,18 @@ def test_what_a_query_gets_that_sees_nothing(library, options, left):
 
 @pytest.mark.parametrize("batch", BATCHES)
 @pytest.mark.parametrize("implementation", ["eager", "sdpa"])
-def test_marian_computes_our_logits(implementation, batch):
+@pytest.mark.parametrize("pad_mask", ["keys", "keys_and_queries"])
+def test_marian_computes_our_logits(pad_mask, implementation, batch):
+    """Where queries are masked too, cross-attention has its own mask beside encoder_outputs."""
     src, tgt_in = batch
-    model = model_of(VOCABULARY, positions="sinusoidal", norm="post").float()
+    model = model_of(VOCABULARY, positions="sinusoidal", norm="post", pad_mask=pad_mask).float()
     marian = converted(model)
     marian.set_attn_implementation(implementation)
-    masks = convert(make_masks(src, tgt_in), "hf", HEADS)
-    given = {each.argument: each.tensor for each in masks}
+    encoder, decoder, cross = convert(make_masks(src, tgt_in, pad_mask), "hf", HEADS)
+    given = {each.argument: each.tensor for each in (decoder, cross)}
+    if pad_mask == "keys_and_queries":
+        memory = marian.get_encoder()(src, attention_mask=encoder.tensor)
+        given["encoder_outputs"] = memory
     theirs = marian(src, decoder_input_ids=tgt_in, use_cache=False, **given).logits
     unmasked = marian(src, decoder_input_ids=tgt_in).logits
     ours, real = model(src, tgt_in), tgt_in != PAD_ID

@@ -16,17 +16,13 @@ import toytrans
 from toytrans.cli import (
     attention,
     check,
-    doctor,
     evaluate,
     exercise,
     explain,
-    export,
     look,
-    report,
     runs,
     sweep,
     train,
-    translate,
 )
 from toytrans.cli.terminal import note, reporter, silence
 from toytrans.errors import UserError, ran_out_of_memory, shortened
@@ -50,15 +46,15 @@ app.command("train", rich_help_panel=TRAIN)(train.train)
 app.command("sweep", rich_help_panel=TRAIN)(sweep.sweep)
 app.command("runs", rich_help_panel=TRAIN)(runs.runs)
 app.command("new", rich_help_panel=TRAIN)(explain.new)
-app.command("export", rich_help_panel=TRAIN)(export.export)
-app.command("translate", rich_help_panel=LOOK)(translate.translate)
+app.command("export", rich_help_panel=TRAIN)(runs.export)
+app.command("translate", rich_help_panel=LOOK)(runs.translate)
 app.command("attention", rich_help_panel=LOOK)(attention.attention)
 app.command("inspect-masks", rich_help_panel=LOOK, context_settings=MORE_WORDS)(look.inspect_masks)
 app.command("trace", rich_help_panel=LOOK, context_settings=MORE_WORDS)(look.trace)
-app.command("report", rich_help_panel=LOOK)(report.report)
+app.command("report", rich_help_panel=LOOK)(runs.report)
 app.command("check", rich_help_panel=PROVE)(check.check)
 app.command("eval", rich_help_panel=PROVE)(evaluate.evaluate)
-app.command("doctor", rich_help_panel=PROVE)(doctor.doctor)
+app.command("doctor", rich_help_panel=PROVE)(check.doctor)
 app.command("board", rich_help_panel=PROVE)(sweep.board)
 app.command("explain", rich_help_panel=LEARN)(explain.explain)
 app.command("demo", rich_help_panel=LEARN)(look.demo)
@@ -168,12 +164,8 @@ def _refuse(message: str) -> int:
 
 def _written_down() -> str:
     """Where to read the traceback of the error that is being handled."""
-    try:
-        with tempfile.NamedTemporaryFile(
-            "w", prefix="toytrans-crash-", suffix=".txt", delete=False, errors="backslashreplace"
-        ) as file:
-            traceback.print_exc(file=file)
-        return file.name
-    except OSError:  # no room, or no folder
-        traceback.print_exc()
-        return "above"
+    with tempfile.NamedTemporaryFile(
+        "w", prefix="toytrans-crash-", suffix=".txt", delete=False, errors="backslashreplace"
+    ) as file:
+        traceback.print_exc(file=file)
+    return file.name

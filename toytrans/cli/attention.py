@@ -1,6 +1,5 @@
 """`toytrans attention`: what every head looks at in a translation, and what each head does."""
 
-import contextlib
 import warnings
 from collections.abc import Iterator
 from itertools import groupby
@@ -21,7 +20,7 @@ from toytrans.cli.common import (
     run_and_sequences,
     write_new,
 )
-from toytrans.cli.tables import LONGEST, MARKS, axis_names, map_of, paged, print_beside
+from toytrans.cli.tables import LONGEST, MARKS, axis_names, map_of, print_beside
 from toytrans.cli.terminal import note, output, plain, print_table, printable
 from toytrans.errors import UserError
 from toytrans.files import json_text
@@ -84,8 +83,7 @@ def attention(
     previous, next, itself, first, end), measured on 200 validation pairs. A head
     may follow no rule.
     """
-    if plot is not None:
-        check_plot(plot, (".png", ".svg", ".html"))
+    check_plot(plot, ".html")
     from toytrans.inspection.heads import ALL, Choice, maps_of
 
     path, sequences = run_and_sequences(arguments)
@@ -101,8 +99,7 @@ def attention(
         print(json_text(maps.to_dict()))
         return
     console = output()
-    with paged(console) if part == "all" else contextlib.nullcontext():
-        _print(console, maps, draw=plot is None)
+    _print(console, maps, draw=plot is None)
     if one_screen:
         parts = "--part encoder|decoder|cross shows a part, --part all everything."
         console.print(Text(parts, "dim"))
@@ -125,7 +122,7 @@ def _print(console: Console, maps: "AttentionMaps", draw: bool) -> None:
         console.print(Text("\n") + plain(maps.text(row)), soft_wrap=True)
         for part, group in groupby(blocks, lambda block: block[0]):
             console.print(Text("\n") + Text(TITLES[part], "bold"), soft_wrap=True)
-            print_beside(console, [block for _, block in group])
+            print_beside([block for _, block in group])
     console.print()
     rows = []
     for each in maps.heads:

@@ -1,16 +1,27 @@
-"""`toytrans check`."""
+"""`toytrans check` and `toytrans doctor`: what is wrong with a model, a run or this machine."""
 
+import shlex
 import textwrap
 import warnings
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
+from rich.text import Text
 
-from toytrans.cli.common import AsJson, Break, Overrides, TrustCode, newest, warn_of_fault
+from toytrans.cli.common import (
+    AsJson,
+    Break,
+    Overrides,
+    RunArgument,
+    TrustCode,
+    newest,
+    warn_of_fault,
+)
 from toytrans.cli.explain import print_card
-from toytrans.cli.terminal import Progress, output, plain_lines
+from toytrans.cli.terminal import Progress, output, plain, plain_lines, print_pairs
 from toytrans.config.names import fault_remark, is_sealed, opened
 from toytrans.errors import UserError
 from toytrans.files import json_text
@@ -18,6 +29,7 @@ from toytrans.user_code import RAISED, absolute, failure, load, trust
 
 if TYPE_CHECKING:
     from toytrans.checks.result import Report
+    from toytrans.doctor.findings import Finding
 
 STYLES = {
     "title": "bold",
@@ -26,13 +38,24 @@ STYLES = {
     "cannot judge": "yellow",
     "more": "dim",
     "end": "bold",
+    "wrong": "bold red",
+    "odd": "yellow",
 }
+
+UNITS = {
+    "entropy": "nats: the loss that token frequencies alone would give",
+    "epochs": "times each training pair",
+    "first_loss": "nats",
+    "settled_loss": "nats, in the last quarter",
+    "padding": "padded tokens a real one",
+    "tokens_a_step": "target tokens",
+    "pace": "seconds a step",
+}
+"""What a number of a run counts."""
 
 
 def check(
-    run: Annotated[
-        Path | None, typer.Argument(help="A run directory. Default: the newest run.")
-    ] = None,
+    run: RunArgument = None,
     config: Annotated[
         Path | None, typer.Option(help="Check fresh weights of a config instead of a run.")
     ] = None,
@@ -57,28 +80,25 @@ def check(
 ) -> None:
     """Check that masks, loss and layers do what they should.
 
-    Checked are a run, fresh weights of a config, or your own --model: a function
-    that returns a Hugging Face model, or a dict with `model`, `pad_id`,
-    `vocabulary_size` and other arguments of `toytrans.check`.
+    Checked are a run (by default the newest), fresh weights of a config, or your
+    own --model: a function that returns a Hugging Face model, or a dict with
+    `model`, `pad_id`, `vocabulary_size` and other arguments of `toytrans.check`.
 
     Exit codes: 0 all checks pass, 1 one fails, 2 pads, the future or a given
     loss cannot be judged. One line then says what to give.
     """
-    if sum(given is not None for given in (run, config, model)) > 1:
-        raise UserError("a RUN, --config and --model exclude each other; give one")
-    if overrides and config is None:
-        raise UserError("--set changes a config; give --config FILE with it")
-    if fault is not None and model is not None:
-        raise UserError("--break plants faults in toytrans' own models, not in a --model")
-    with warnings.catch_warnings():
-        # which nn.Transformer makes, or does not make
-        warnings.filterwarnings("ignore", ".*nested.tensor", UserWarning)
-        if model is not None:
-            given, planted = _made_by(model), None
-        else:
-            given, planted = _ours(run, config, overrides or [], fault)
-        asked = {name: value for name, value in (("length", length), ("only", only)) if value}
-        report = _checked(given | asked)
+    from toytrans import check as ask
+    from toytrans.checks.adapters.callables import MoreThanIds
+
+    # which nn.Transformer makes, or does not make
+    warnings.filterwarnings("ignore", ".*nested.tensor", UserWarning)
+    given, planted = _subject(run, config, overrides or [], model, fault)
+    asked = {name: value for name, value in (("length", length), ("only", only)) if value}
+    try:
+        report = ask(**({"progress": Progress()} | given | asked))
+    except MoreThanIds as error:
+        typer.echo(error.wrapper, err=True)
+        raise UserError(f"{error.message}. It is printed above") from None
     report = replace(report, subject=model or report.subject)
     if as_json:
         print(json_text(report.to_dict() | {"fault": planted}))
@@ -91,11 +111,24 @@ def check(
         raise typer.Exit(1)
 
 
-def _ours(
-    run: Path | None, config: Path | None, overrides: list[str], fault: str | None
+def _subject(
+    run: Path | None,
+    config: Path | None,
+    overrides: list[str],
+    model: str | None,
+    fault: str | None,
 ) -> tuple[dict[str, Any], str | None]:
-    """A run's weights, or fresh weights of a config, as an argument of `check`; and the fault that
-    is in them, which may be planted here."""
+    """What is checked, as arguments of `toytrans.check`: what a function of the user's makes, fresh
+    weights of a config, or those of a run; and the fault that is in them, perhaps planted here.
+    Raises UserError."""
+    if sum(given is not None for given in (run, config, model)) > 1:
+        raise UserError("a RUN, --config and --model exclude each other; give one")
+    if overrides and config is None:
+        raise UserError("--set changes a config; give --config FILE with it")
+    if fault is not None and model is not None:
+        raise UserError("--break plants faults in toytrans' own models, not in a --model")
+    if model is not None:
+        return _made_by(model), None
     import torch
 
     import toytrans
@@ -153,17 +186,6 @@ def _made_by(name: str) -> dict[str, Any]:
     return given
 
 
-def _checked(arguments: dict[str, Any]) -> "Report":
-    from toytrans import check
-    from toytrans.checks.adapters.callables import MoreThanIds
-
-    try:
-        return check(**({"progress": Progress()} | arguments))
-    except MoreThanIds as error:
-        typer.echo(error.wrapper, err=True)
-        raise UserError(f"{error.message}. It is printed above") from None
-
-
 def _print(report: "Report", fault: str | None, everything: bool) -> None:
     """The lines of a report, and the card of a fault."""
     console = output()
@@ -175,3 +197,71 @@ def _print(report: "Report", fault: str | None, everything: bool) -> None:
         console.print(plain_lines(text), style=STYLES.get(line.style, ""))
     if not is_sealed(fault) and (name := opened(fault)):
         print_card(name)
+
+
+# doctor ---------------------------------------------------------------------------------------
+
+
+def doctor(run: RunArgument = None, trust_code: TrustCode = False, as_json: AsJson = False) -> None:
+    """Diagnose a run, or without RUN describe this machine.
+
+    A run is diagnosed from its records, checkpoints and data. Each finding has
+    its evidence, a remedy, and the checks to run. The exit code is 1 if something
+    is wrong, or would stop a training.
+    """
+    if run is None:
+        from toytrans.doctor.machine import describe
+
+        document = facts = describe()
+        findings: list[tuple[str, ...]] = [("wrong", problem) for problem in facts["problems"]]
+        nothing = "nothing would stop a training"
+    else:
+        from toytrans.doctor.findings import examine
+        from toytrans.doctor.record import overview, read_snapshot
+
+        snapshot, nothing = read_snapshot(run), "nothing looks wrong"
+        symptoms, facts = examine(snapshot), overview(snapshot)
+        healthy = all(each.severity != "wrong" for each in symptoms)
+        document = {"run": str(run), "healthy": healthy, "looked_at": facts}
+        document["symptoms"] = [each._asdict() for each in symptoms]
+        findings = [(each.severity, each.what, *_more(each, run)) for each in symptoms]
+    if as_json:
+        print(json_text(document))
+    else:
+        console = output()
+        known = {name: value for name, value in facts.items() if value not in (None, [], {})}
+        print_pairs(_fact(name, value) for name, value in known.items())
+        console.print()
+        for severity, what, *lines in findings:
+            text = Text("\n").join([plain(what, "bold"), *map(plain, lines)])
+            print_pairs([(Text(severity.ljust(5), STYLES[severity]), text)])
+        if not findings:
+            console.print(nothing)
+    if any(severity == "wrong" for severity, *_ in findings):
+        raise typer.Exit(1)
+
+
+def _more(symptom: "Finding", run: Path) -> Iterator[str]:
+    """What is said below a finding."""
+    yield symptom.evidence
+    yield f"remedy: {symptom.remedy}"
+    if symptom.checks:
+        only = ",".join(symptom.checks)
+        yield f"look: toytrans check {shlex.quote(str(run))} --only {only}"
+    if cards := symptom.cards:
+        yield f"looks like {', '.join(cards)}: toytrans explain {cards[0]}"
+
+
+def _fact(name: str, value: Any) -> tuple[Text, Text]:
+    """The name of a fact, and its value with what it counts."""
+    if isinstance(value, dict):
+        value = [f"{key} {number}" for key, number in value.items()]
+    if isinstance(value, list):
+        text = ", ".join(map(str, value))
+    elif isinstance(value, float):
+        text = f"{value:.4g}"
+    else:
+        text = f"{value:,}" if type(value) is int else str(value)
+    decoded = "free-running " * (name == "exact_match")
+    shown = Text(decoded + name.replace("_", " "), "dim")
+    return shown, plain(f"{text} {UNITS.get(name, '')}".rstrip())

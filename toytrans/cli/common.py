@@ -2,7 +2,6 @@
 
 import os
 import re
-from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, get_args
 
@@ -11,6 +10,7 @@ import typer
 from toytrans.cli.terminal import note
 from toytrans.config.names import FaultName, Metric, fault_remark, is_sealed
 from toytrans.errors import UserError
+from toytrans.figures import check_matplotlib
 from toytrans.files import check_free, disk_errors, write_file
 from toytrans.user_code import trusting
 
@@ -50,6 +50,12 @@ Break = Annotated[
 RunArgument = Annotated[
     Path | None, typer.Argument(metavar="RUN", help="A run directory.", show_default=False)
 ]
+RunsArgument = Annotated[
+    list[Path] | None,
+    typer.Argument(
+        metavar="RUN", help="Run directories, or folders of them. Default: the newest run."
+    ),
+]
 OfConfig = Annotated[
     Path | None,
     typer.Option(metavar="CONFIG", help="Take the training pairs and fresh weights of a config."),
@@ -77,13 +83,6 @@ def run_and_sequences(arguments: list[str] | None) -> tuple[Path | None, list[st
     if is_path or os.path.isfile(os.path.join(first or os.devnull, "config.yaml")):
         return Path(first), sequences[1:]
     return None, sequences
-
-
-def check_forms(forms: dict[str, bool]) -> None:
-    """Raise UserError if several forms of output are asked for. forms: by option."""
-    chosen = [name for name, wanted in forms.items() if wanted]
-    if len(chosen) > 1:
-        raise UserError(f"{' and '.join(chosen)} are different forms of output; give one of them")
 
 
 def span_of(option: str, text: str | None, example: str) -> tuple[int, int] | None:
@@ -131,26 +130,27 @@ def warn_of_fault(fault: str | None) -> None:
         note(fault_remark(fault) + more)
 
 
-def check_new(path: Path, endings: Sequence[str] = ()) -> None:
-    """Raise UserError if a new file cannot be written, before anything is computed.
+def check_new(path: Path | None) -> None:
+    """Raise UserError if a new file cannot be written, before anything is computed."""
+    if path is not None:
+        with disk_errors(path, "the file"):
+            check_free(path, replace=False)
+        if not os.path.isdir(path.parent):
+            raise UserError(f"{path}: there is no folder {path.parent}; make it first")
 
-    endings: of the name, one of which it needs.
+
+def check_plot(path: Path | None, *others: str) -> None:
+    """Raise UserError if nothing can be drawn into the file that --plot names.
+
+    others: endings that are allowed besides those of pictures.
     """
-    if endings and path.suffix.lower() not in endings:
-        raise UserError(f"{path}: end the name with {' or '.join(endings)}")
-    with disk_errors(path, "the file"):
-        check_free(path, replace=False)
-    if not os.path.isdir(path.parent):
-        raise UserError(f"{path}: there is no folder {path.parent}; make it first")
-
-
-def check_plot(path: Path, endings: Sequence[str] = (".png", ".svg")) -> None:
-    """Raise UserError if nothing can be drawn into the file that --plot names."""
-    from toytrans.figures import check_matplotlib
-
-    check_new(path, endings)
-    if path.suffix.lower() != ".html":
-        check_matplotlib()
+    if path is not None:
+        pictures = (".png", ".svg")
+        if path.suffix.lower() not in (*pictures, *others):
+            raise UserError(f"{path}: end the name with {' or '.join((*pictures, *others))}")
+        check_new(path)
+        if path.suffix.lower() in pictures:
+            check_matplotlib()
 
 
 def write_new(path: Path, raw: bytes, *, replace: bool = False) -> None:

@@ -1,6 +1,7 @@
-"""`toytrans eval`."""
+"""`toytrans eval`: one run measured, or several compared."""
 
 import os
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
 
@@ -11,6 +12,7 @@ from toytrans.cli.common import (
     Checkpoint,
     Lengths,
     MetricOption,
+    RunsArgument,
     TrustCode,
     check_new,
     check_plot,
@@ -22,55 +24,63 @@ from toytrans.cli.common import (
 )
 from toytrans.cli.results import print_comparison, print_scores
 from toytrans.cli.terminal import Bar, note
-from toytrans.config.names import fault_remark
+from toytrans.config.names import Metric, fault_remark
 from toytrans.errors import UserError
 from toytrans.files import csv_bytes, json_text
 
 if TYPE_CHECKING:
+    from toytrans.data.pairs import Split
     from toytrans.evaluation import Scores
     from toytrans.sweeps.comparison import Comparison
+    from toytrans.sweeps.measure import Measure, Result
+    from toytrans.training.run import Run
+
+    Take = Callable[[Path, Measure], Result]
+
+SplitOption = Annotated[
+    Literal["valid", "test"], typer.Option(help="Which data of the run to measure.")
+]
+Pairs = Annotated[
+    list[Path] | None,
+    typer.Option(
+        metavar="FILE",
+        help="A file of pairs, tsv or jsonl, instead of a split. Twice: a file of sources, "
+        "then one of targets, one a line.",
+    ),
+]
+LengthOf = Annotated[Literal["src", "tgt"], rare(help="Whether lengths are of sources or targets.")]
+Examples = Annotated[
+    int | None,
+    typer.Option(metavar="N", min=1, max=10**7, help="Number of pairs to measure, in all."),
+]
+Decode = Annotated[
+    int | None,
+    rare(metavar="N", min=1, max=10**7, help="Pairs of each length to decode. Default: all."),
+]
+Beam = Annotated[int, typer.Option(min=1, max=1000, help="Beam width. 1 is greedy search.")]
+Csv = Annotated[
+    Path | None, rare(metavar="FILE", help="Write a row for each run, length and metric.")
+]
+Plot = Annotated[
+    Path | None, typer.Option(metavar="FILE", help="Draw the metric as a .png or .svg.")
+]
+Device = Annotated[str, rare(help="auto | cpu | cuda | cuda:N | mps")]
 
 
 def evaluate(
-    paths: Annotated[
-        list[Path] | None,
-        typer.Argument(
-            metavar="RUN", help="Run directories, or folders of them. Default: the newest run."
-        ),
-    ] = None,
-    split: Annotated[
-        Literal["valid", "test"], typer.Option(help="Which data of the run to measure.")
-    ] = "test",
-    pairs: Annotated[
-        list[Path] | None,
-        typer.Option(
-            metavar="FILE",
-            help="A file of pairs, tsv or jsonl, instead of a split. Twice: a file of sources, "
-            "then one of targets, one a line.",
-        ),
-    ] = None,
+    paths: RunsArgument = None,
+    split: SplitOption = "test",
+    pairs: Pairs = None,
     lengths: Lengths = None,
-    length_of: Annotated[
-        Literal["src", "tgt"], rare(help="Whether lengths are of sources or targets.")
-    ] = "src",
-    examples: Annotated[
-        int | None,
-        typer.Option(metavar="N", min=1, max=10**7, help="Number of pairs to measure, in all."),
-    ] = None,
-    decode: Annotated[
-        int | None,
-        rare(metavar="N", min=1, max=10**7, help="Pairs of each length to decode. Default: all."),
-    ] = None,
-    beam: Annotated[int, typer.Option(min=1, max=1000, help="Beam width. 1 is greedy search.")] = 1,
+    length_of: LengthOf = "src",
+    examples: Examples = None,
+    decode: Decode = None,
+    beam: Beam = 1,
     metric: MetricOption = "exact_match",
-    csv: Annotated[
-        Path | None, rare(metavar="FILE", help="Write a row for each run, length and metric.")
-    ] = None,
-    plot: Annotated[
-        Path | None, typer.Option(metavar="FILE", help="Draw the metric as a .png or .svg.")
-    ] = None,
+    csv: Csv = None,
+    plot: Plot = None,
     checkpoint: Checkpoint = "best",
-    device: Annotated[str, rare(help="auto | cpu | cuda | cuda:N | mps")] = "auto",
+    device: Device = "auto",
     trust_code: TrustCode = False,
     as_json: AsJson = False,
 ) -> None:
@@ -84,53 +94,76 @@ def evaluate(
     span = span_of("--lengths", lengths, "1:400")
     if pairs and len(pairs) > 2:
         raise UserError(f"{len(pairs)} times --pairs: give a file of pairs, or sources and targets")
-    if csv is not None:
-        check_new(csv)
-    if plot is not None:
-        check_plot(plot)
-    from toytrans.sweeps.comparison import Comparison, compare
-    from toytrans.sweeps.groups import Member, group
-    from toytrans.sweeps.measure import Measure, Result, of_lengths, result_of
-    from toytrans.training.run import RunFolder, is_run
+    check_new(csv)
+    check_plot(plot)
+    from toytrans.sweeps.measure import of_lengths, result_of
+    from toytrans.training.run import is_run
 
     wanted = of_lengths(span, examples).model_copy(update={"decode": decode, "side": length_of})
-    files = (pairs[0], pairs[1]) if pairs and len(pairs) == 2 else pairs[0] if pairs else None
+    files = None if not pairs else (pairs[0], pairs[1]) if pairs[1:] else pairs[0]
     scores: dict[Path, Scores] = {}
 
-    def take(path: Path, wanted: Measure) -> Result:
+    def take(path: Path, wanted: "Measure") -> "Result":
         run = open_run(path, checkpoint, device)
-        with Bar(delay=2) as bar:
-            scores[path] = run.measure(
-                files or split,
-                wanted.selection(),
-                wanted.decode,
-                beam,
-                lambda count, total: bar.show(bar.done + count / total, str(path)),
-            )
+        scores[path] = _measured(run, files or split, wanted, beam)
         return result_of(run, scores[path], wanted)
 
     named = list({os.path.abspath(path): path for path in paths or [newest()]}.values())
-    if len(named) == 1 and is_run(named[0]):
-        member = Member(named[0], RunFolder.open(named[0]).config, take(named[0], wanted))
-        compared = Comparison(wanted, metric, "", group([member]))
-        _write(compared, csv, plot)
-        _print_run(scores[named[0]], beam, as_json)
-        return
-    about = f"beam {beam}, " * (beam > 1) + f"checkpoint {checkpoint}, " * (checkpoint != "best")
-    about += f"{'given' if files else split} pairs"
-    usual = about == "test pairs"  # those that a sweep measures
-    asked = None if usual and wanted == Measure(decode=None) else wanted
-    compared = compare(named, metric, asked, about="" if usual else about, take=take, kept=usual)
-    lost = all(member.problem for member in compared.members)
-    if lost and len(reasons := set(compared.problems.values())) == 1:
-        raise UserError(reasons.pop())
+    alone = len(named) == 1 and is_run(named[0])
+    if alone:
+        compared = _alone(named[0], metric, wanted, take)
+    else:
+        how = f"beam {beam}, " * (beam > 1) + f"checkpoint {checkpoint}, " * (checkpoint != "best")
+        about = f"{how}{'given' if files else split} pairs"
+        compared = _beside(named, metric, wanted, take, about)
     _write(compared, csv, plot)
     if as_json:
-        print(json_text(compared.to_dict()))
+        print(json_text((scores[named[0]] if alone else compared).to_dict()))
+    elif alone:
+        _print_run(scores[named[0]], beam)
     else:
         print_comparison(compared)
-    if lost:
+    if all(member.problem for member in compared.members):
         raise typer.Exit(1)
+
+
+def _measured(
+    run: "Run", pairs_of: "Split | Path | tuple[Path, Path]", wanted: "Measure", beam: int
+) -> "Scores":
+    """The scores of a run, below a bar."""
+    with Bar(delay=2) as bar:
+
+        def follow(count: int, total: int) -> None:
+            bar.show(bar.done + count / total, str(run.path))
+
+        return run.measure(pairs_of, wanted.selection(), wanted.decode, beam, follow)
+
+
+def _alone(path: Path, metric: Metric, wanted: "Measure", take: "Take") -> "Comparison":
+    """One run, as a comparison has it."""
+    from toytrans.sweeps.comparison import Comparison
+    from toytrans.sweeps.groups import Member, group
+    from toytrans.training.run import RunFolder
+
+    member = Member(path, RunFolder.open(path).config, take(path, wanted))
+    return Comparison(wanted, metric, "", group([member]))
+
+
+def _beside(
+    paths: Sequence[Path], metric: Metric, wanted: "Measure", take: "Take", about: str
+) -> "Comparison":
+    """Several runs; numbers that a sweep has measured are taken where they are what is asked for.
+    Raises UserError where none can be measured, all for one reason."""
+    from toytrans.sweeps.comparison import compare
+    from toytrans.sweeps.measure import Measure
+
+    usual = about == "test pairs"  # those that a sweep measures
+    asked = None if usual and wanted == Measure(decode=None) else wanted
+    compared = compare(paths, metric, asked, about="" if usual else about, take=take, kept=usual)
+    reasons = set(compared.problems.values())
+    if all(member.problem for member in compared.members) and len(reasons) == 1:
+        raise UserError(reasons.pop())
+    return compared
 
 
 def _write(compared: "Comparison", csv: Path | None, plot: Path | None) -> None:
@@ -142,10 +175,7 @@ def _write(compared: "Comparison", csv: Path | None, plot: Path | None) -> None:
         note(f"wrote {plot}")
 
 
-def _print_run(scores: "Scores", beam: int, as_json: bool) -> None:
-    if as_json:
-        print(json_text(scores.to_dict()))
-        return
+def _print_run(scores: "Scores", beam: int) -> None:
     of, search = scores.about, "greedy search" if beam == 1 else f"beam {beam}"
     title = f"{of['run']}, step {of['checkpoint']}, {search}"
     print_scores("; ".join(filter(None, (title, fault_remark(of["fault"])))), scores)

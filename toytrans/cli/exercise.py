@@ -18,9 +18,6 @@ Folder = Annotated[Path, typer.Argument(metavar="[DIR]", help="The exercise's fo
 Key = Annotated[str, typer.Option(metavar="KEY", help="The teacher's key, printed by `new`.")]
 HERE = Path()
 
-HEADINGS = ("student",), ("answer", "right", "fault", "answers", "hints"), ("time", "note")
-"""Of the grades: what is folded, what is whole on one line, and what the page alone shows."""
-
 MOST_BYTES = 10_000_000
 """Of a file of grades."""
 
@@ -143,24 +140,20 @@ def grade(
     """Grade the exercises of a class: answers, numbers of answers and of hints, times."""
     from toytrans.exercises import exercise as exercises
 
-    marks = exercises.grade(folder, key)
-    rows = [
-        (mark.student, mark.answer or "-", mark.right or "-", mark.fault or "-")
-        + (str(mark.answers), str(mark.hints), mark.time, mark.note)
-        for mark in marks
-    ]
+    marks, columns = exercises.grade(folder, key), exercises.Mark._fields
     total = exercises.summary(marks)
     if csv is not None:
-        _write_grades(csv, csv_bytes([exercises.Mark._fields, *marks]))
+        _write_grades(csv, csv_bytes([columns, *marks]))
     if page is not None:
         from toytrans.report.page import page as page_of
         from toytrans.report.page import section
 
-        table = (sum(HEADINGS, ()), rows, "data sortable lines")
+        table = (columns, marks, "data sortable lines")
         grades = section("grades", "Grades", text=total, table=table)
-        text = page_of(folder.resolve().name, [grades])
-        _write_grades(page, text.encode(errors="replace"))
-    print_table(*HEADINGS[:2], [row[:6] for row in rows])
+        _write_grades(page, page_of(folder.resolve().name, [grades]).encode(errors="replace"))
+    numbers = ("answer", "right", "fault", "answers", "hints")  # whole on one line
+    rows = [[m.student, *(str(getattr(m, name)) or "-" for name in numbers)] for m in marks]
+    print_table(("student",), numbers, rows)
     for mark in marks:
         if mark.note:
             _say(f"{mark.student}: {mark.note}")

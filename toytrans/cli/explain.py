@@ -57,9 +57,8 @@ def print_card(name: str) -> None:
 
 
 def _print_rows(title: str, rows: dict[str, str]) -> None:
-    console = output()
-    console.print(plain(title, "bold"))
-    print_pairs(console, ((Text(f"  {k}", "bold"), plain_lines(v)) for k, v in rows.items()))
+    output().print(plain(title, "bold"))
+    print_pairs(((Text(f"  {k}", "bold"), plain_lines(v)) for k, v in rows.items()))
 
 
 def new(

@@ -6,7 +6,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
-from rich.console import Console
 from rich.text import Text
 
 from toytrans.cli.common import (
@@ -14,7 +13,6 @@ from toytrans.cli.common import (
     OfConfig,
     RunArgument,
     TrustCode,
-    check_forms,
     newest,
     open_run,
     warn_of_fault,
@@ -26,6 +24,7 @@ from toytrans.cli.tables import (
     print_beside,
     print_names,
     print_panels,
+    print_tables,
     step_through,
 )
 from toytrans.cli.terminal import Progress, note, output, plain, print_page, print_table
@@ -35,7 +34,6 @@ from toytrans.inspection.table import CLOSED
 
 if TYPE_CHECKING:
     from toytrans.inspection.shown import InspectedBatch
-    from toytrans.inspection.trace import TraceReport
     from toytrans.inspection.walkthrough import Pairs
 
 DEMOS = ("sdpa", "projections", "heads", "scale", "decoding", "gradients")
@@ -59,52 +57,21 @@ Panel = Annotated[
 # What is looked at ----------------------------------------------------------------------------
 
 
-def _batch_of(
+def _given_pairs(
+    context: typer.Context,
     run: Path | None,
     config: Path | None,
-    src: list[str] | None = None,
-    tgt: list[str] | None = None,
-) -> "InspectedBatch":
-    """The batch, and the model that reads it: a run's, a config's, or a small fresh one.
-
-    Where nothing is given, the newest run; without a run, the pairs of the walk. Raises UserError.
-    """
-    from toytrans.config.load import load_config
-    from toytrans.inspection.shown import batch_of_config, batch_of_pairs, batch_of_run
-    from toytrans.inspection.walkthrough import PAIRS
-
-    progress, pairs = Progress(), _given_pairs(run, config, src or [], tgt or [])
-    if not (run or config or pairs):
-        with contextlib.suppress(UserError):  # there is none
-            run = newest()
-    chosen = pairs or ([], [])
-    if run is not None:
-        loaded = open_run(run)
-        progress("the model")
-        return batch_of_run(loaded, *chosen)
-    if config is not None:
-        settings = load_config(config)
-        warn_of_fault(settings.fault)
-        progress("the model")
-        return batch_of_config(settings, *chosen)
-    return batch_of_pairs(*(pairs or PAIRS))
-
-
-def _refuse_words(context: typer.Context, run: Path | None, src: list[str] | None) -> None:
-    """Raise UserError for words that are no RUN: those of a sequence without quotes or option."""
+    src: list[str] | None,
+    tgt: list[str] | None,
+) -> "Pairs | None":
+    """The pairs of --src and --tgt. Raises UserError, also for words that are no RUN: those of a
+    sequence without quotes or option."""
+    src, tgt = src or [], tgt or []
     if context.args or (src and run and run.parent == Path() and not run.exists()):
         raise UserError(
             f"{' '.join([str(run), *context.args])}: not one RUN; give each sequence an option of "
             'its own, and quotes: --src "5 7 9" --src "2 4"'
         )
-
-
-def _given_pairs(
-    run: Path | None, config: Path | None, src: list[str], tgt: list[str]
-) -> "Pairs | None":
-    """The pairs of --src and --tgt. Raises UserError, also for a run beside a config."""
-    if config and run:
-        raise UserError(f"--config {config} and run {run}: a run has its own config; give one")
     if not (run or config):  # whose vocabulary says what a symbol is
         for sequence in (*src, *tgt):
             if any("," in symbol and len(symbol) > 1 for symbol in sequence.split()):
@@ -114,6 +81,34 @@ def _given_pairs(
     if len(src) != len(tgt):
         raise UserError(f"{len(src)} --src and {len(tgt)} --tgt; give one --tgt for each --src")
     return (src, tgt) if src else None
+
+
+def _batch_of(
+    run: Path | None, config: Path | None, pairs: "Pairs | None" = None
+) -> "InspectedBatch":
+    """The batch, and the model that reads it: a run's, a config's, or a small fresh one.
+
+    Where nothing is given, the newest run; without a run, the pairs of the walk. Raises UserError.
+    """
+    from toytrans.config.load import load_config
+    from toytrans.inspection.shown import batch_of_config, batch_of_pairs, batch_of_run
+    from toytrans.inspection.walkthrough import PAIRS
+
+    if config and run:
+        raise UserError(f"--config {config} and run {run}: a run has its own config; give one")
+    progress = Progress()
+    if not (run or config or pairs):
+        with contextlib.suppress(UserError):  # there is none
+            run = newest()
+    if run is not None:
+        loaded = open_run(run)
+        progress("the model")
+        return batch_of_run(loaded, *(pairs or ()))
+    if config is not None:
+        settings = load_config(config)
+        warn_of_fault(settings.fault)
+        return batch_of_config(settings, *(pairs or ()))
+    return batch_of_pairs(*(pairs or PAIRS))
 
 
 # inspect-masks --------------------------------------------------------------------------------
@@ -148,25 +143,18 @@ def inspect_masks(
     given with --src and --tgt. With both, the config or run provides the
     vocabulary. With neither, the newest run is taken, and named.
     """
-    from toytrans.inspection import masks, walkthrough
+    from toytrans.inspection import masks
     from toytrans.report import sections
 
-    _refuse_words(context, run, src)
-    check_forms({"--json": as_json, "--html": as_html})
-    check_forms({"--json": as_json, "--steps": steps, "--as": library is not None})
+    pairs = _given_pairs(context, run, config, src, tgt)
+    asked = {"--json": as_json, "--html": as_html, "--steps": steps, "--as": library}
+    forms = [name for name, wanted in asked.items() if wanted]
+    if len(forms) > 1 and forms[0] != "--html":  # a page may hold the others
+        raise UserError(f"{' and '.join(forms)} are different forms of output; give one of them")
     if steps:
-        pairs, origin = _given_pairs(run, config, src or [], tgt or []) or walkthrough.PAIRS, ""
-        if run or config:
-            pairs = walkthrough.pairs_of(_batch_of(run, config, src, tgt))
-            origin = "The pairs are yours, the model is not. "
-        tables = walkthrough.steps(pairs, origin)
-        if as_html:
-            page = [sections.tables("steps", "Steps", list(tables))]
-            print_page("inspect-masks --steps", page)
-        else:
-            step_through(output(), tables)
+        _walk(run, config, pairs, as_html)
         return
-    inspected = _batch_of(run, config, src, tgt)
+    inspected = _batch_of(run, config, pairs)
     tables = masks.converted(inspected, library) if library else masks.tables(inspected)
     if as_json:
         fault = {"weights": inspected.weights} if inspected.fault else {}
@@ -175,18 +163,34 @@ def inspect_masks(
         every = sections.tables("tables", "Tables", list(tables))
         print_page("inspect-masks", [sections.masks(inspected), every])
     elif library or panel:
-        print_panels(output(), tables, panel)
+        print_panels(tables, panel or "all")
     else:
-        console = output()
-        _print_masks(console, inspected, inspected.most_padded)
-        print_names(console, tables)
+        _print_masks(inspected, inspected.most_padded)
+        print_names(tables)
 
 
-def _print_masks(console: Console, inspected: "InspectedBatch", row: int) -> None:
+def _walk(run: Path | None, config: Path | None, pairs: "Pairs | None", as_html: bool) -> None:
+    """The walk through one pass, on the pairs of a run or a config too."""
+    from toytrans.inspection import walkthrough
+    from toytrans.report import sections
+
+    origin = ""
+    if run or config:
+        pairs = walkthrough.pairs_of(_batch_of(run, config, pairs))
+        origin = "The pairs are yours, the model is not. "
+    tables = walkthrough.steps(pairs or walkthrough.PAIRS, origin)
+    if as_html:
+        print_page("inspect-masks --steps", [sections.tables("steps", "Steps", list(tables))])
+    else:
+        step_through(tables)
+
+
+def _print_masks(inspected: "InspectedBatch", row: int) -> None:
     """A pair, its three masks side by side, and what to read off them."""
     from toytrans.inspection.shown import ATTENTIONS
 
-    names, blocks = axis_names(inspected.vocabulary.symbols), []
+    console, names = output(), axis_names(inspected.vocabulary.symbols)
+    blocks = []
     for attention, title in ATTENTIONS.items():
         queries, keys = ([names[i] for i in ids[row].tolist()] for ids in inspected.ids(attention))
         styled = [
@@ -200,7 +204,7 @@ def _print_masks(console: Console, inspected: "InspectedBatch", row: int) -> Non
     for name, ids in inspected.batch.named().items():
         console.print(plain(f"{name:8} {' '.join(inspected.names(ids[row]))}"))
     console.print()
-    print_beside(console, blocks)
+    print_beside(blocks)
     facts = " ".join(_facts(inspected, row))
     console.print(Text(f"\n1 = may attend, {CLOSED} = masked. {facts}"))
 
@@ -254,16 +258,19 @@ def trace(
     """
     from toytrans.inspection import trace as traces
 
-    _refuse_words(context, run, src)
-    traced = traces.trace(_batch_of(run, config, src, tgt), part, layer)
+    pairs = _given_pairs(context, run, config, src, tgt)
+    traced = traces.trace(_batch_of(run, config, pairs), part, layer)
     heads = traced.inspected.model.config.n_heads
     if head > heads:
         raise UserError(f"--head {head}: this model has {heads} of them; give 1 to {heads}")
-    report = traces.report(traced, traced.inspected.most_padded, head - 1)
+    tables = traces.tables(traced, traced.inspected.most_padded, head - 1)
     if as_json:
-        print(json_text(report.to_dict()))
+        print(json_text(traced.to_dict()))
+    elif panel is None:
+        print_tables(traces.summary(tables))
+        print_names(tables)
     else:
-        print_panels(output(), report.tables, panel, traces.summary(report.tables))
+        print_panels(tables, panel)
 
 
 # demo -----------------------------------------------------------------------------------------
@@ -274,7 +281,6 @@ def demo(
     run: RunArgument = None,
     config: OfConfig = None,
     trust_code: TrustCode = False,
-    as_json: AsJson = False,
 ) -> None:
     """Show one idea of attention in numbers.
 
@@ -293,52 +299,39 @@ def demo(
     if name not in DEMOS:
         raise UserError(f"no demo {name!r}; {did_you_mean(name, DEMOS)}")
     if name == "gradients":
-        _gradients(as_json)
+        _gradients()
         return
-    report = _demo(name, run, config)
-    if as_json:
-        print(json_text(report.to_dict()))
-    else:
-        print_panels(output(), report.tables, "all")
-
-
-def _demo(name: str, run: Path | None, config: Path | None) -> "TraceReport":
     from toytrans.inspection import demos
 
     if name == "decoding":
         inspected = _batch_of(run, config)
-        return demos.decoding(inspected, inspected.most_padded)
-    if run or config:
+        print_tables(demos.decoding(inspected, inspected.most_padded))
+    elif run or config:
         raise UserError(f"demo {name} shows numbers of its own; give no run and no config")
-    makers = demos.heads, demos.sdpa, demos.projections, demos.scale
-    return next(make for make in makers if make.__name__ == name)()
+    else:
+        makers = demos.sdpa, demos.projections, demos.heads, demos.scale
+        print_tables(dict(zip(DEMOS, makers, strict=False))[name]())
 
 
-def _gradients(as_json: bool) -> None:
+def _gradients() -> None:
     """One line per gradient, grouped by operation."""
     from toytrans.model.manual_backward.gradients import TOLERANCE, compare
 
-    compared = compare(SEEDS, Progress())
+    compared, rows, before = compare(SEEDS, Progress()), [], ""
+    for each in compared:
+        operation = Text("" if each.operation == before else each.operation, "bold")
+        shape = " ".join(map(str, each.shape)) or "one number"
+        differences = (f"{each.absolute:.1e}", f"{each.relative:.1e}")
+        verdict = Text("PASS", "green") if each.passed else Text("FAIL", "bold red")
+        rows.append((operation, each.of, shape, *differences, verdict))
+        before = each.operation
+    print_table(("operation", "gradient of", "shape"), ("absolute", "relative", ""), rows)
     failed = sum(not each.passed for each in compared)
-    if as_json:
-        about = {"precision": "float64", "seeds": SEEDS, "tolerance": TOLERANCE}
-        gradients = [each.to_dict() for each in compared]
-        print(json_text(about | {"passed": not failed, "gradients": gradients}))
-    else:
-        rows, before = [], ""
-        for each in compared:
-            operation = Text("" if each.operation == before else each.operation, "bold")
-            shape = " ".join(map(str, each.shape)) or "one number"
-            differences = (f"{each.absolute:.1e}", f"{each.relative:.1e}")
-            verdict = Text("PASS", "green") if each.passed else Text("FAIL", "bold red")
-            rows.append((operation, each.of, shape, *differences, verdict))
-            before = each.operation
-        print_table(("operation", "gradient of", "shape"), ("absolute", "relative", ""), rows)
-        output().print(
-            "largest difference from autograd, absolute and divided by the largest number\n"
-            f"PASS: both below {TOLERANCE:.0e}; fp64, the worst of {SEEDS} seeds\n"
-            f"{len(compared) - failed} passed, {failed} failed",
-            soft_wrap=True,
-        )
+    output().print(
+        "largest difference from autograd, absolute and divided by the largest number\n"
+        f"PASS: both below {TOLERANCE:.0e}; fp64, the worst of {SEEDS} seeds\n"
+        f"{len(compared) - failed} passed, {failed} failed",
+        soft_wrap=True,
+    )
     if failed:
         raise typer.Exit(1)

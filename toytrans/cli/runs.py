@@ -1,20 +1,46 @@
-"""`toytrans runs`."""
+"""`toytrans runs`, `translate`, `report` and `export`: which runs there are, and their use."""
 
+import itertools
 import os
+import sys
+from collections.abc import Iterator
 from dataclasses import asdict
+from functools import partial
+from itertools import islice
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from toytrans.cli.common import AsJson
-from toytrans.cli.terminal import Progress, note, print_table
-from toytrans.config.names import fault_remark
-from toytrans.errors import UserError
+from toytrans.cli.common import (
+    AsJson,
+    Checkpoint,
+    RunArgument,
+    RunsArgument,
+    TrustCode,
+    check_new,
+    newest,
+    open_run,
+    run_and_sequences,
+    write_new,
+)
+from toytrans.cli.terminal import Progress, note, print_table, printable
+from toytrans.config.names import ExportFormat, fault_remark
+from toytrans.errors import UnseenSymbol, UserError
+from toytrans.figures import check_matplotlib
 from toytrans.files import json_text
 from toytrans.rounding import share
 
 UNITS = {"d": 86400, "h": 3600, "min": 60, "s": 1}
+
+CHUNK = 4096
+"""Number of sequences that are translated together and held in memory."""
+
+LONGEST_LINE = 2**16
+"""Bytes of a line of standard input, which may have no end."""
+
+CHECKED, LONGEST = 8, 20
+"""Sequences that are decoded after an export, and their longest, in symbols."""
 
 
 def runs(
@@ -43,13 +69,128 @@ def runs(
         problem = state.problem.removeprefix(f"{path}: ").removeprefix(f"{path}/")
         more = f"; {fault_remark(state.fault)}" if state.fault else f": {problem}" * bool(problem)
         best = "-" if state.exact_match is None else share(state.exact_match)
-        rows.append((str(path), f"{state}{more}", best, _age(age), f"{size / 1e6:,.1f} MB"))
+        unit = next((unit for unit, length in UNITS.items() if age >= length), "s")
+        since = f"{int(age / UNITS[unit])} {unit}"
+        rows.append((str(path), f"{state}{more}", best, since, f"{size / 1e6:,.1f} MB"))
     caption = "exact match: the best on validation pairs, free-running"
     numbers = ("exact match", "age", "size")
     print_table(("run", "state"), numbers, rows, box=None, caption=caption)
 
 
-def _age(seconds: float) -> str:
-    """A duration in its largest unit: 3 d."""
-    unit = next((unit for unit, length in UNITS.items() if seconds >= length), "s")
-    return f"{int(seconds / UNITS[unit])} {unit}"
+def translate(
+    sequences: Annotated[
+        list[str] | None,
+        typer.Argument(
+            metavar="[RUN] SEQUENCE",
+            help='Run directory, then sequences such as "5 7 9". Default: the newest run, and one '
+            "sequence per line of standard input.",
+        ),
+    ] = None,
+    trust_code: TrustCode = False,
+) -> None:
+    """Translate sequences of symbols with a run."""
+    path, sequences = run_and_sequences(sequences)
+    run = open_run(path)
+    typed = not sequences and sys.stdin.isatty()
+    if typed:
+        note("one sequence a line, Ctrl-D ends:")
+    place = "argument" if sequences else "standard input, line"
+    waiting, number, progress = iter(sequences or _lines()), 0, Progress()
+    while chunk := list(islice(waiting, 1 if typed else CHUNK)):
+        try:
+            for sequence in chunk:
+                number += 1
+                run.vocabulary.encode(sequence.split())
+        except UnseenSymbol as error:
+            if not typed:
+                raise UserError(f"{place} {number}: {error}") from None
+            note(f"toytrans: {error}")
+            continue
+        print("\n".join(map(printable, run.translate(chunk))), flush=True)
+        if not sys.stdout.isatty():
+            progress(f"{number:,} sequences")
+
+
+def _lines() -> Iterator[str]:
+    """The lines of standard input. Raises UserError."""
+    read_line = partial(sys.stdin.buffer.readline, LONGEST_LINE + 1)
+    for number, raw in enumerate(iter(read_line, b""), 1):
+        if len(raw) > LONGEST_LINE:
+            raise UserError(f"standard input, line {number}: longer than {LONGEST_LINE:,} bytes")
+        try:
+            yield raw.decode("utf-8-sig" if number == 1 else "utf-8")
+        except UnicodeDecodeError:
+            raise UserError(f"standard input, line {number}: not text in UTF-8") from None
+
+
+def report(
+    paths: RunsArgument = None,
+    out: Annotated[
+        Path | None,
+        typer.Option(help="The file to write. Default: report.html, report-2.html and so on."),
+    ] = None,
+    trust_code: TrustCode = False,
+) -> None:
+    """Write one HTML page about a run, or about several.
+
+    The page holds everything it needs and opens in any browser. One run: curves,
+    exact match by length, masks, attention at every checkpoint, translations,
+    checks, configuration. Several runs: the same curves together, and how their
+    configs differ.
+    """
+    check_new(out)
+    from toytrans.report import sections
+    from toytrans.report.page import lacking, page
+    from toytrans.training.devices import tune_process
+
+    check_matplotlib()
+    tune_process()
+    views = sections.views_of(paths or [newest()])
+    title = views[0].name if len(views) == 1 else f"{len(views)} runs"
+    parts = list(sections.sections_of(views, Progress()))
+    text = page(f"toytrans: {title}", parts)
+    if out is None:
+        names = (f"report{f'-{n}' if n > 1 else ''}.html" for n in itertools.count(1))
+        out = Path(next(name for name in names if not os.path.lexists(name)))
+    write_new(out, text.encode())
+    print(f"wrote {printable(str(out))}")
+    for sentence in lacking(parts):
+        note(sentence)
+
+
+def export(
+    format: Annotated[ExportFormat, typer.Option("--format", help="The runtime to write for.")],
+    run: RunArgument = None,
+    out: Annotated[
+        Path | None, typer.Option(help="What to write. Default: the run's name and the format's.")
+    ] = None,
+    checkpoint: Checkpoint = "best",
+    trust_code: TrustCode = False,
+) -> None:
+    """Write the model of a run for another runtime.
+
+    The tokens of both are compared. A model that a format cannot express is
+    refused. docs/export.md shows how each is used.
+
+    safetensors: one file for plain PyTorch.
+    huggingface: a folder for transformers.
+    ctranslate2: a folder for CTranslate2.
+    onnx: a folder for ONNX runtimes.
+    """
+    check_new(out)
+    from toytrans import export as exports
+
+    exports.check_installed(format)
+    loaded = open_run(run, checkpoint)
+    path = out or exports.default_path(loaded, format)
+    check_new(path)
+    exports.export(loaded, format, path)
+    rest = loaded.unfinished
+    training = f"; training is unfinished: {rest}" if rest else ""
+    print(printable(f"wrote {path} from {loaded.path}, step {loaded.step}{training}"))
+    sources = exports.random_sources(loaded, CHECKED, LONGEST)
+    pairs = exports.compare(loaded, exports.decoder_of(format, path), sources)
+    equal = sum(ours == theirs for ours, theirs in pairs)
+    print(f"decoded with it: {equal} of {len(pairs)} sequences give the tokens of this run")
+    if equal < len(pairs):
+        raise typer.Exit(1)

@@ -1,7 +1,5 @@
-"""Matrices on a terminal: tables beside each other, panels, a pager, and one step per key press."""
+"""Matrices on a terminal: tables beside each other, panels, and one step per key press."""
 
-import contextlib
-import os
 import re
 import sys
 from collections.abc import Iterable, Iterator, Sequence
@@ -11,12 +9,12 @@ from itertools import accumulate, groupby
 import typer
 from rich.cells import cell_len
 from rich.columns import Columns
-from rich.console import Console, Group, RenderableType
+from rich.console import Group, RenderableType
 from rich.padding import Padding
 from rich.table import Table as Grid
 from rich.text import Text
 
-from toytrans.cli.terminal import printable
+from toytrans.cli.terminal import output, plain, printable
 from toytrans.errors import UserError, did_you_mean
 from toytrans.inspection.table import CLOSED, Table
 from toytrans.tokens import SPECIALS
@@ -41,8 +39,9 @@ LONGEST = 8
 # Tables ---------------------------------------------------------------------------------------
 
 
-def print_tables(console: Console, tables: Iterable[Table]) -> None:
+def print_tables(tables: Iterable[Table]) -> None:
     """Print tables of one number side by side if the width allows, else below one another."""
+    console = output()
     for _, group in groupby(tables, lambda table: table.number):
         waiting = [part for table in group for part in _parts(table, console.width)]
         while waiting:
@@ -53,8 +52,8 @@ def print_tables(console: Console, tables: Iterable[Table]) -> None:
             for table in row:
                 grid.add_column(width=_width(table) if fit > 1 else console.width)
                 grid.add_column(width=len(GAP) if table is not row[-1] else 0)
-            for part in (_head, _cells, _notes):  # bodies begin in one line
-                grid.add_row(*(cell for table in row for cell in (part(table), "")))
+            for parts in zip(*map(_drawn, row), strict=True):  # all cells begin in one line
+                grid.add_row(*(cell for part in parts for cell in (part, "")))
             console.print()
             console.print(grid)
 
@@ -76,7 +75,37 @@ def _parts(table: Table, width: int) -> Iterator[Table]:
         yield table
 
 
-def step_through(console: Console, tables: Iterable[Table]) -> None:
+def _widths(table: Table) -> list[int]:
+    """The widths of the labels and of all columns."""
+    lines = [("", *table.columns), *((label, *cells) for label, cells in table.rows)]
+    columns = zip(*lines, strict=True) if table.columns else ()
+    return [max(cell_len(printable(cell)) for cell in column) for column in columns]
+
+
+def _width(table: Table) -> int:
+    cells = sum(width + 1 for width in _widths(table)) + 1
+    return max(cells, cell_len(_title(table)), cell_len(table.shape) + 2, NARROWEST)
+
+
+def _title(table: Table) -> str:
+    return printable(f"{table.number} {table.name}")
+
+
+def _drawn(table: Table) -> tuple[RenderableType, RenderableType, RenderableType]:
+    """What stands above the cells, the cells, and the notes."""
+    above = [plain(text, "dim") for text in (table.shape, table.legend) if text]
+    notes = [plain(note, "bold" * note.startswith("Trap:")) for note in table.notes]
+    cells = Grid(box=None, padding=(0, 0, 0, 1), header_style="")
+    for column in ("", *table.columns) if table.columns else ():
+        cells.add_column(plain(column), justify="right", no_wrap=True)
+    for label, line in table.rows if table.columns else ():
+        styles = STYLES if table.marks else {}
+        cells.add_row(plain(label), *(plain(cell, styles.get(cell, "")) for cell in line))
+    head = Text(_title(table), "bold"), Padding(Group(*above), (0, 0, 0, 2))
+    return Group(*head), Padding(cells, (0, 0, 0, 1)), Padding(Group(*notes), (0, 0, 0, 2))
+
+
+def step_through(tables: Iterable[Table]) -> None:
     """Print the tables of one number per key press on a terminal, otherwise all at once.
 
     b and the left arrow go back; q and Ctrl-D quit; Ctrl-C quits with exit code 130.
@@ -85,10 +114,10 @@ def step_through(console: Console, tables: Iterable[Table]) -> None:
     steps = [list(group) for _, group in groupby(tables, lambda table: table.number)]
     step = 0
     while step < len(steps):
-        print_tables(console, steps[step])
+        print_tables(steps[step])
         step += 1
         if waits and step < len(steps):
-            console.print("[dim]any key: next step; b: back; q: quit[/dim]")
+            output().print("[dim]any key: next step; b: back; q: quit[/dim]")
             try:
                 key = typer.getchar()
             except EOFError:
@@ -99,88 +128,26 @@ def step_through(console: Console, tables: Iterable[Table]) -> None:
                 step = max(step - 2, 0)
 
 
-def _title(table: Table) -> str:
-    return printable(f"{table.number} {table.name}")
-
-
-def _lines(table: Table) -> list[list[str]]:
-    """The headings and the rows, each with its label first."""
-    lines = [["", *table.columns], *([label, *cells] for label, cells in table.rows)]
-    return [list(map(printable, line)) for line in lines] if table.columns else []
-
-
-def _widths(table: Table) -> list[int]:
-    """The widths of the labels and of all columns."""
-    return [max(map(cell_len, column)) for column in zip(*_lines(table), strict=True)]
-
-
-def _width(table: Table) -> int:
-    matrix = sum(width + 1 for width in _widths(table)) + 1
-    return max(matrix, cell_len(_title(table)), cell_len(table.shape) + 2, NARROWEST)
-
-
-def _head(table: Table) -> Group:
-    """Title, shape and legend."""
-    below = [printable(text) for text in (table.shape, table.legend) if text]
-    return Group(Text(_title(table), "bold"), *(_indented(Text(text, "dim")) for text in below))
-
-
-def _cells(table: Table) -> RenderableType:
-    grid, lines = Grid.grid(), _lines(table)
-    for _ in lines and lines[0]:
-        grid.add_column(justify="right", no_wrap=True)
-    for number, (label, *cells) in enumerate(lines):
-        styles = STYLES if table.marks and number else {}
-        shown = (Text.assemble(" ", (cell, styles.get(cell, ""))) for cell in cells)
-        grid.add_row(Text(label), *shown)
-    return _indented(grid)
-
-
-def _notes(table: Table) -> Group:
-    styles = ("bold" if note.startswith("Trap:") else "" for note in table.notes)
-    notes = map(Text, map(printable, table.notes), styles)
-    return Group(*map(_indented, notes))
-
-
-def _indented(what: RenderableType) -> Padding:
-    return Padding(what, (0, 0, 0, 2))
-
-
 # Panels ---------------------------------------------------------------------------------------
 
 
-def print_panels(
-    console: Console, tables: Iterable[Table], panel: str | None, one_screen: Sequence[Table] = ()
-) -> None:
-    """Print the tables that are asked for, in a pager where they are longer than the terminal.
-
-    panel: a number, a part of a title, or all. one_screen: printed where no panel is asked for,
-    with a line that names the panels. Raises UserError for an unknown panel.
-    """
+def print_panels(tables: Iterable[Table], panel: str) -> None:
+    """Print the tables of a number, or whose title has a text in it, apart from the name of a run;
+    or all. Raises UserError for an unknown panel."""
     tables = list(tables)
-    if panel is None and one_screen:
-        print_tables(console, one_screen)
-        print_names(console, tables)
-        return
-    with paged(console):
-        print_tables(console, tables if panel in (None, "all") else _chosen(tables, panel))
-
-
-def print_names(console: Console, tables: Iterable[Table]) -> None:
-    """Print the names of the panels, and how to ask for them."""
-    text = f"Panels: {', '.join(_names(tables))}. --panel NAME shows one, --panel all every one."
-    console.print(Text(), Text(text, "dim"), sep="\n")
-
-
-def _chosen(tables: list[Table], panel: str) -> list[Table]:
-    """The tables of a number, or whose title has a text in it; the name of a run does not count."""
     titles = [_title(table).partition(", weights of ")[0].casefold() for table in tables]
-    chosen = [table for table in tables if table.number == panel] or [
+    chosen = [table for table in tables if panel in ("all", table.number)] or [
         table for table, title in zip(tables, titles, strict=True) if panel.casefold() in title
     ]
     if not chosen:
         raise UserError(f"--panel {panel}: no such panel; {did_you_mean(panel, _names(tables))}")
-    return chosen
+    print_tables(chosen)
+
+
+def print_names(tables: Iterable[Table]) -> None:
+    """Print the names of the panels, and how to ask for them."""
+    text = f"Panels: {', '.join(_names(tables))}. --panel NAME shows one, --panel all every one."
+    output().print(Text(), Text(text, "dim"), sep="\n")
 
 
 def _names(tables: Iterable[Table]) -> list[str]:
@@ -189,18 +156,6 @@ def _names(tables: Iterable[Table]) -> list[str]:
     for table in tables:
         names.setdefault(table.number, re.split("[,:]", _title(table))[0])
     return list(names.values())
-
-
-@contextlib.contextmanager
-def paged(console: Console) -> Iterator[None]:
-    """Send what is printed through the pager, if a person can use it."""
-    if not (sys.stdin.isatty() and sys.stdout.isatty()):
-        yield
-        return
-    # short output stays on the screen, colours are kept, the last line names keys
-    os.environ.setdefault("LESS", "FRXPsspace shows more, q quits")
-    with console.pager(styles=True):
-        yield
 
 
 # Maps: one or two columns a cell --------------------------------------------------------------
@@ -233,8 +188,9 @@ def map_of(
     return Text("\n", no_wrap=True).join(lines)
 
 
-def print_beside(console: Console, blocks: Sequence[Text]) -> None:
+def print_beside(blocks: Sequence[Text]) -> None:
     """Print blocks of lines from left to right, in as many rows as they need."""
+    console = output()
     widest = max(cell_len(line) for block in blocks for line in block.plain.split("\n"))
     if widest > console.width:
         console.print(*blocks, sep="\n", soft_wrap=True)

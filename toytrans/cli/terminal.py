@@ -140,14 +140,14 @@ def print_table(
     console.print(table, crop=False)
 
 
-def print_pairs(console: Console, pairs: Iterable[tuple[Text, Text]]) -> None:
+def print_pairs(pairs: Iterable[tuple[Text, Text]]) -> None:
     """Print names, and beside each what there is to say of it."""
     table = Table.grid(padding=(0, 2, 0, 0))
     table.add_column(no_wrap=True)
     table.add_column(overflow="fold")
     for name, text in pairs:
         table.add_row(name, text)
-    console.print(table)
+    output().print(table)
 
 
 def print_page(title: str, sections: "list[Section]") -> None:

@@ -285,7 +285,7 @@ class Mark(NamedTuple):
     right: yes or no; empty where nothing was answered. note: what was lost, changed or copied."""
 
     student: str
-    level: int | None = None
+    level: int | str = ""
     answer: str = ""
     right: str = "no"
     answers: int = 0
@@ -323,16 +323,11 @@ def left_out(folder: Path) -> list[str]:
 
 
 def _places(folder: Path) -> list[Path]:
-    """The folders of exercises in a folder, or in folders in it, as some archives are unpacked."""
-    found: list[Path] = []
-    for each in folder.glob("*"):
-        found += [each] if _has_files(each) else filter(_has_files, each.glob("*"))
-    return sorted(found)
-
-
-def _has_files(folder: Path) -> bool:
-    """Whether a folder has a file of an exercise, some of whose files may be lost."""
-    return any(os.path.exists(folder / name) for name in FILES)
+    """The folders with a file of an exercise, others of which may be lost: in a folder, or in
+    folders in it, as some archives are unpacked."""
+    paths = [f"{above}/{name}" for above in ("*", "*/*") for name in FILES]
+    found = {path.parent for each in paths for path in folder.glob(each)}
+    return sorted(place for place in found if place.parent not in found)
 
 
 def _mark(folder: Path, student: str, key: str) -> tuple[Mark, str]:

@@ -14,23 +14,18 @@ from toytrans.inspection.table import (
     CLOSED,
     Table,
     distance,
-    label,
     number,
     numbers,
     shape_of,
     tiny,
 )
-from toytrans.inspection.trace import Trace, TraceReport, layout, memory_tables, split_heads, trace
+from toytrans.inspection.trace import Trace, layout, memory_tables, split_heads, trace
 from toytrans.inspection.walkthrough import TINY
 from toytrans.model.attention import Intermediates, eager_attention
 from toytrans.model.context import AttentionContext
 from toytrans.model.masks import causal_mask, padding_mask
 from toytrans.model.transformer import Transformer
 from toytrans.tokens import EOS_ID, PAD_ID, Vocabulary
-
-
-def _draw() -> torch.Generator:
-    return torch.Generator().manual_seed(0)
 
 
 def _model(width: int, n_heads: int, vocabulary: Vocabulary) -> Transformer:
@@ -55,12 +50,12 @@ WIDTHS = (4, 8, 16, 32, 64, 128, 256)
 """Widths of a head in the example."""
 
 
-def scale() -> TraceReport:
+def scale() -> list[Table]:
     """Variance of the scores and entropy of the weights as heads grow, with and without the scale.
 
     256 random queries attend to 64 random keys, both of unit variance.
     """
-    draw = _draw()
+    draw = torch.Generator().manual_seed(0)
     variance, entropy = torch.empty(2, len(WIDTHS)), torch.empty(2, len(WIDTHS))
     for column, width in enumerate(WIDTHS):
         q, k = (torch.randn(size, width, generator=draw) for size in (256, 64))
@@ -69,13 +64,13 @@ def scale() -> TraceReport:
             variance[line, column] = steps.scores.var()
             entropy[line, column] = _entropy(steps.weights).mean()
     measured = {
-        "variance_without_scale": variance[0],
-        "variance_with_scale": variance[1],
-        "entropy_without_scale": entropy[0],
-        "entropy_with_scale": entropy[1],
+        "variance without scale": variance[0],
+        "variance with scale": variance[1],
+        "entropy without scale": entropy[0],
+        "entropy with scale": entropy[1],
     }
     even = math.log(64)
-    rows = [(label(name), numbers(values)) for name, values in measured.items()]
+    rows = [(name, numbers(values)) for name, values in measured.items()]
     table = Table(
         "1",
         "With the scale 1 / root of d_head, and without",
@@ -92,8 +87,7 @@ def scale() -> TraceReport:
         _plot("Variance of the scores, log scale", variance.log2(), 8, 8, lambda y: f"{2**y:.0f}"),
         _plot("Entropy of the weights, nats", entropy, even, 12, lambda y: f"{y:.1f}"),
     ]
-    tensors = {"d_head": torch.tensor(WIDTHS)} | measured
-    return TraceReport([table, *plots], tensors, {"example": "scale"})
+    return [table, *plots]
 
 
 def _plot(
@@ -117,12 +111,12 @@ LENGTHS = (16, 5, 11, 2, 5, 5, 1, 20, 16, 14)
 """Lengths of the ten lists. The longest has 20 symbols, and EOS makes 21."""
 
 
-def heads() -> TraceReport:
+def heads() -> list[Table]:
     """Ten ragged lists of numbers become heads, and the heads are merged again.
 
     Shapes: (10, 21) ids, (10, 21, 512) embedded, (10, 8, 21, 64) in heads.
     """
-    draw = _draw()
+    draw = torch.Generator().manual_seed(0)
     lists = [torch.randint(1, 100, (length,), generator=draw).tolist() for length in LENGTHS]
     sequences = [" ".join(map(str, each)) for each in lists]
     vocabulary = Vocabulary(tuple(map(str, range(100))))
@@ -148,7 +142,7 @@ def heads() -> TraceReport:
         ),
     )
     memory = memory_tables(tensors, "from ids to heads and back")
-    return TraceReport([table, *memory, _leaks_of_lists(traced)], tensors, {"example": "heads"})
+    return [table, *memory, _leaks_of_lists(traced)]
 
 
 def _leaks_of_lists(traced: Trace) -> Table:
@@ -178,9 +172,9 @@ def _leaks_of_lists(traced: Trace) -> Table:
 QUERIES, KEYS, DK, DV, SPLIT = 30, 50, 128, 256, 4
 
 
-def sdpa() -> TraceReport:
+def sdpa() -> list[Table]:
     """Scaled dot-product attention of 30 queries and 50 keys, with and without heads."""
-    draw = _draw()
+    draw = torch.Generator().manual_seed(0)
     q, k, v, x = (
         torch.randn(2, length, width, generator=draw)
         for length, width in ((QUERIES, DK), (KEYS, DK), (KEYS, DV), (KEYS, DK))
@@ -226,17 +220,17 @@ def sdpa() -> TraceReport:
             f"and attention too even (log {KEYS} = {number(math.log(KEYS), 3)} is fully even).",
         ),
     )
-    return TraceReport([memory, roots], tensors, {"example": "sdpa"})
+    return [memory, roots]
 
 
 @torch.no_grad()
-def projections() -> TraceReport:
+def projections() -> list[Table]:
     """One projection for all heads equals small projections per head.
 
     The weights of the small projections are rows of the wide weight.
     """
     model = _model(8, 2, Vocabulary(())).double()
-    module, draw = model.encoder_stack()[0].self_attention, _draw()
+    module, draw = model.encoder_stack()[0].self_attention, torch.Generator().manual_seed(0)
     x = torch.randn(2, 5, 8, dtype=torch.float64, generator=draw)
     for linear in (module.in_proj, module.out_proj):  # biases start at zero, which hides them
         linear.bias.copy_(torch.randn(linear.bias.shape, generator=draw))
@@ -257,13 +251,12 @@ def projections() -> TraceReport:
     of_heads |= {
         "context": torch.stack(contexts, 1),
         "output": module.out_proj(torch.cat(contexts, -1)),
-        "output_as_a_sum": products.sum(0) + module.out_proj.bias,
+        "output as a sum": products.sum(0) + module.out_proj.bias,
     }
-    apart = {name: distance(each, wide.get(name, output)) for name, each in of_heads.items()}
     rows = []
     for name, each in of_heads.items():
         sizes = " ".join(map(str, each.shape)), number(each.abs().max(), 4)
-        rows.append((label(name), [*sizes, tiny(apart[name])]))
+        rows.append((name, [*sizes, tiny(distance(each, wide.get(name, output)))]))
     in_small = weights.numel() + biases.numel()
     in_wide = sum(each.numel() for each in module.in_proj.parameters())
     table = Table(
@@ -278,16 +271,13 @@ def projections() -> TraceReport:
             "each times its own columns of the output weight.",
         ),
     )
-    tensors = {"x": x, "in_proj_weight": module.in_proj.weight.detach()}
-    tensors |= {f"wide_{name}": tensor for name, tensor in wide.items()}
-    tensors |= {f"small_{name}": tensor for name, tensor in of_heads.items()}
-    return TraceReport([table], tensors, {"example": "projections", "differences": apart})
+    return [table]
 
 
 # Decoding ------------------------------------------------------------------------------------
 
 
-def decoding(inspected: InspectedBatch, row: int) -> TraceReport:
+def decoding(inspected: InspectedBatch, row: int) -> list[Table]:
     """Logits of one parallel pass with the causal mask, and of decoding token by token, in fp64."""
     model = copy.deepcopy(inspected.model).double()
     src, tgt_in, _ = inspected.batch
@@ -302,29 +292,25 @@ def decoding(inspected: InspectedBatch, row: int) -> TraceReport:
         model.masks.decoder_self = lambda tgt_in: opened  # type: ignore[method-assign]
         no_triangle = model(src, tgt_in)
     stepwise = torch.stack(steps, 1)  # (B, T, V)
-    differences = {
-        "step_by_step": (parallel - stepwise).abs().amax(-1),  # (B, T)
-        "without_the_triangle": (no_triangle - stepwise).abs().amax(-1),
-    }
-    worst = {name: float(each[real].max()) for name, each in differences.items()}
-    places = int(real[row].sum())
+    apart = (parallel - stepwise).abs().amax(-1)  # (B, T)
+    opened_apart = (no_triangle - stepwise).abs().amax(-1)
+    places, worst = int(real[row].sum()), float(apart[real].max())
+    rows = {"step by step": apart, "without the triangle": opened_apart}
     same = "Row t of the pass is step t of decoding, to rounding"
-    if worst["step_by_step"] > 1e-9:
+    if worst > 1e-9:
         same = "Row t of the pass is NOT step t of decoding: a fault is in it"
     table = Table(
         "1",
         "One pass compared with the steps: largest difference of any logit",
         [f"{t}: {name}" for t, name in enumerate(inspected.names(tgt_in[row, :places]))],
-        [(label(name), list(map(tiny, x[row, :places]))) for name, x in differences.items()],
+        [(name, list(map(tiny, each[row, :places]))) for name, each in rows.items()],
         shape=f"{places} real places",
         notes=(
-            f"{same}: at most {tiny(worst['step_by_step'])} over {int(real.sum())} real places of "
-            f"{len(real)} pairs, in fp64. So training may compute all places at once, and decoding "
-            "may go step by step.",
+            f"{same}: at most {tiny(worst)} over {int(real.sum())} real places of {len(real)} "
+            "pairs, in fp64. So training may compute all places at once, and decoding may go step "
+            "by step.",
             "Without the causal mask, rows see the future: they differ by up to "
-            f"{tiny(worst['without_the_triangle'])}.",
+            f"{tiny(opened_apart[real].max())}.",
         ),
     )
-    tensors = {"parallel": parallel, "stepwise": stepwise, "without_the_triangle": no_triangle}
-    facts = {"example": "decoding", "weights": inspected.weights, "differences": worst}
-    return TraceReport([table], inspected.batch.named() | tensors, facts)
+    return [table]

@@ -75,9 +75,10 @@ def matrix(
         texts = [title, *numbers(column[: len(cells)], digits)]
         for line, text in zip((bars, *cells), texts, strict=True):
             line.append(f"| {text:>{max(map(len, texts))}}")
-    hidden = more(height - len(cells), "row") + more(width - len(columns[window]), "column")
     table = list(zip(rows, cells, strict=False))
-    shape = shape_of(values.shape) + hidden
+    shape = shape_of(values.shape)
+    hidden = {"row": height - len(cells), "column": width - len(columns[window])}
+    shape += "".join(f", {count(n, f'more {thing}')}" for thing, n in hidden.items() if n)
     return Table(number, name, [*columns[window], *bars], table, shape, notes=notes)
 
 
@@ -121,8 +122,3 @@ def label(name: str) -> str:
 def count(amount: int, thing: str) -> str:
     """For example "1 row" and "2 rows"."""
     return f"{amount} {thing}{'' if amount == 1 else 's'}"
-
-
-def more(amount: int, thing: str) -> str:
-    """For example ", 2 more rows"; empty if nothing is left out."""
-    return f", {count(amount, f'more {thing}')}" if amount > 0 else ""

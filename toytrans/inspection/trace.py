@@ -4,7 +4,7 @@ What is inside the attention is computed again from its recorded input, by the r
 """
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from itertools import groupby
 from typing import Any, NamedTuple, cast
 
@@ -81,27 +81,15 @@ class Trace:
     def tensors(self) -> dict[str, Tensor]:
         return {step.name: step.tensor for step in self.steps}
 
-    @property
-    def facts(self) -> dict[str, Any]:
-        """What was traced, as plain values."""
-        queries, keys = (
-            [self.inspected.names(row) for row in ids] for ids in self.inspected.ids(self.name)
-        )
-        where = {"weights": self.inspected.weights, "part": self.part, "layer": self.layer}
-        return where | {"queries": queries, "keys": keys}
-
-
-@dataclass(frozen=True)
-class TraceReport:
-    """Tables to read, tensors by name, and further facts as plain values."""
-
-    tables: list[Table]
-    tensors: dict[str, Tensor]
-    facts: dict[str, Any] = field(default_factory=dict)
-
     def to_dict(self) -> dict[str, Any]:
-        """The facts, then every tensor in full, as plain values."""
-        return self.facts | {
+        """What was traced, and every tensor in full, as plain values."""
+        inspected = self.inspected
+        queries, keys = ([inspected.names(ids) for ids in x] for x in inspected.ids(self.name))
+        where = {"weights": inspected.weights, "part": self.part, "layer": self.layer}
+        return where | {
+            "queries": queries,
+            "keys": keys,
+            "accounts": accounts(self),
             "tensors": [
                 {
                     "name": name,
@@ -112,7 +100,7 @@ class TraceReport:
                     "values": tensor.tolist(),
                 }
                 for name, tensor in self.tensors.items()
-            ]
+            ],
         }
 
 
@@ -266,20 +254,18 @@ def split_heads(projected: Tensor, parts: int, n_heads: int) -> dict[str, Tensor
 # Tables --------------------------------------------------------------------------------------
 
 
-def report(traced: Trace, row: int, head: int) -> TraceReport:
-    """The whole trace. Tables show pair `row` and head `head`, which count from 0."""
+def tables(traced: Trace, row: int, head: int) -> list[Table]:
+    """The whole trace of pair `row` and head `head`, which count from 0."""
     inspected, heads = traced.inspected, traced.call.module.n_heads
     which = f"pair {row + 1} of {len(inspected.batch.src)} and head {head + 1} of {heads}"
     notes = f"Traced: {traced.title}.", f"Tables show {which}; --json holds everything."
-    checked = accounts(traced)
-    tables = [replace(pair_table(inspected, row), notes=notes)]
-    tables += memory_tables(traced.tensors, traced.title)
+    made = [replace(pair_table(inspected, row), notes=notes)]
+    made += memory_tables(traced.tensors, traced.title)
     shown = (step for step in traced.steps if step.group)
     for _, steps in groupby(shown, lambda step: step.group):
-        place = str(int(tables[-1].number) + 1)
-        tables += [_value(traced, step, place, row, head) for step in steps]
-    tables.append(_accounted(str(int(tables[-1].number) + 1), checked))
-    return TraceReport(tables, traced.tensors, traced.facts | {"accounts": checked})
+        place = str(int(made[-1].number) + 1)
+        made += [_value(traced, step, place, row, head) for step in steps]
+    return [*made, _accounted(str(int(made[-1].number) + 1), accounts(traced))]
 
 
 def summary(tables: list[Table]) -> list[Table]:
@@ -309,27 +295,24 @@ def layout(number: str, name: str, tensors: dict[str, Tensor], *notes: str) -> T
 def memory_tables(tensors: dict[str, Tensor], title: str) -> Iterator[Table]:
     """Tables 2 and 3: the memory layout of all tensors, and what transposing does to a view."""
     yield layout("2", f"In memory: {title}", tensors)
-    before, after = tensors["transposed"], tensors["context_transposed"]
-    *outer, length, width = before.shape
+    notes = [
+        "Transposing changes strides, not memory: transposed is projected in another order, "
+        "context transposed is context in another order."
+    ]
+    *outer, length, width = tensors["transposed"].shape
     copied = "So pieces is a contiguous copy; q is its first part, rotated if rotary."
     merged = "So merged is a contiguous copy: contiguous() and view, or flatten."
-    notes = (
-        "Transposing changes strides, not memory: transposed is projected in another order, "
-        "context transposed is context in another order.",
-        *attempt_view("transposed", before, (*outer, length * width), copied),
-        *attempt_view("context_transposed", after, tensors["merged"].shape, merged),
-    )
-    yield Table("3", "Into heads and back", [], [], notes=notes)
-
-
-def attempt_view(name: str, tensor: Tensor, shape: tuple[int, ...], so: str) -> tuple[str, ...]:
-    """Call `view`. If it fails, torch's own error, and what follows from it."""
-    call = f"{name}.view{shape_of(shape)}"
-    try:
-        tensor.view(shape)
-    except RuntimeError as error:
-        return f"{call} fails: {str(error).splitlines()[0]}", so
-    return (f"{call} works: at these sizes nothing has to move.",)
+    for name, shape, so in (
+        ("transposed", (*outer, length * width), copied),
+        ("context_transposed", tensors["merged"].shape, merged),
+    ):
+        call = f"{name}.view{shape_of(shape)}"
+        try:
+            tensors[name].view(shape)
+            notes.append(f"{call} works: at these sizes nothing has to move.")
+        except RuntimeError as error:
+            notes += [f"{call} fails: {str(error).splitlines()[0]}", so]
+    yield Table("3", "Into heads and back", [], [], notes=tuple(notes))
 
 
 def _value(traced: Trace, step: Step, place: str, row: int, head: int) -> Table:

@@ -52,9 +52,6 @@ class Comparison(NamedTuple):
         """Whether both differences are below TOLERANCE; NaN fails."""
         return self.absolute < TOLERANCE and self.relative < TOLERANCE
 
-    def to_dict(self) -> dict[str, Any]:
-        return self._asdict() | {"shape": list(self.shape), "passed": self.passed}
-
 
 class Case(NamedTuple):
     """One operation on one set of numbers.
