@@ -6,8 +6,8 @@ from typing import Any
 
 from conftest import config_of
 
-from toytrans.sweeps.groups import Member
-from toytrans.sweeps.measure import OF_RUN, Result, Row, of_lengths
+from toytrans.sweeps.comparison import Member
+from toytrans.sweeps.measure import OF_RUN, Result, of_lengths
 
 OF_PAIRS = (
     *("exact_match_free_running", "exact_match_teacher_forced"),
@@ -33,8 +33,8 @@ def member(
     places = [("all", None, value), ("in_range", None, value)]
     places += [("beyond", None, beyond)] if beyond is not None else []
     places += [("in_range", length, share) for length, share in (curve or {1: value}).items()]
-    rows = [Row("", None, None, metric, 9, None) for metric in OF_RUN]
-    rows += [Row(part, n, n, m, share, 10) for part, n, share in places for m in OF_PAIRS]
+    rows = [("", None, None, metric, 9, None) for metric in OF_RUN]
+    rows += [(part, n, n, m, share, 10) for part, n, share in places for m in OF_PAIRS]
     return Member(
         run,
         config,

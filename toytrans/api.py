@@ -21,8 +21,8 @@ from toytrans.evaluation import Scores
 from toytrans.model.initialisation import count_parameters
 from toytrans.sweeps import comparison
 from toytrans.sweeps.measure import of_lengths
-from toytrans.sweeps.pool import check_ray
 from toytrans.sweeps.sweep import SWEEPS, plan, write
+from toytrans.sweeps.trial import check_ray
 from toytrans.training import run as training_run
 from toytrans.training.devices import tuned
 from toytrans.training.run import Record, RunFolder

@@ -18,6 +18,7 @@ from toytrans.sweeps import board as boards
 from toytrans.sweeps import trial
 from toytrans.sweeps.board import board_names, config_of, load_board, plan_board
 from toytrans.sweeps.trial import by_names
+from toytrans.training.checkpoint import saved_steps
 
 NAMES = ["chomsky", "joeynmt", "ontanon", "scan", "sockeye", "t2t"]
 SCAN_FILES = [f"tasks_{x}_{name}.txt" for x in ("train", "test") for name in ("simple", "length")]
@@ -33,15 +34,16 @@ config:
 control:
   model: {positions: sinusoidal}
 tasks:
+  copy: {data: {task: copy}}
+measures:
   copy:
-    config: {data: {task: copy}}
-    measures:
-      short: {lengths: [1, 4], pairs: 60, decode: null, published: {somebody: 0.25}, aim: 0.5}
-      perplexity: {lengths: [1, 4], pairs: 60, decode: null, metric: perplexity}
-      long: {lengths: [9, 9], pairs: 10, decode: 2, metric: free_token_accuracy, control: 5}
-      ours alone: {lengths: [3, 3], pairs: 7, control: 0}
+    short: {lengths: [1, 4], pairs: 60, decode: null, published: {somebody: 0.25}, aim: 0.5}
+    perplexity: {lengths: [1, 4], pairs: 60, decode: null, metric: perplexity}
+    long: {lengths: [9, 9], pairs: 10, decode: 2, metric: free_token_accuracy, control: 5}
+    ours alone: {lengths: [3, 3], pairs: 7, control: 0}
 """
-BOTH = TINY + TINY[TINY.index("  copy:") :].replace("copy", "reverse")
+BOTH = TINY.replace("measures:", "  reverse: {data: {task: reverse}}\nmeasures:")
+BOTH += TINY[TINY.index("  copy:\n") :].replace("copy", "reverse")
 
 
 @pytest.fixture
@@ -81,7 +83,7 @@ def test_every_board_trains_one_model_beside_a_sinusoidal_one(name, scan_files):
         like = other.config.train.model_copy(update={"lr": one.config.train.lr})
         assert one.config.train == like, "the same budget"
         assert other.config.model.positions == "sinusoidal" != one.config.model.positions
-    for measure in (measure for each in trials for measure in each.measures.values()):
+    for measure in (measure for each in trials for measure in each.measures):
         assert (measure.pairs is None) == (measure.lengths is None), "all of a file"
         assert measure.pairs is None or measure.pairs >= 4
     assert {each.config.seed for each in trials} == {0, 1, 2, 3, 4}
@@ -96,7 +98,8 @@ def test_kept_results_are_those_of_the_board_as_it_is(name, scan_files):
     wanted = {
         (*each.about.values(), each.config.seed, key): measure.pairs
         for each in plan_board(name, scan_files).trials
-        for key, measure in each.measures.items()
+        for key, asked in board.measures[each.about["task"]].items()
+        if (measure := asked.of(each.about["config"])) in each.measures
     }
     assert found.keys() == wanted.keys() and len(found) == len(whole)
     assert all(pairs is None or found[key] == pairs for key, pairs in wanted.items())
@@ -179,13 +182,13 @@ def test_a_board_trains_writes_its_table_and_is_not_trained_twice(tiny, command:
     assert {line[1] for line in lines if line[:1] == ["ours"]} == {"2"}, "runs"
     assert "published: somebody 0.250" in again.out
     (run, *_) = folder.glob("copy-ours-s0-*")
-    found = json.loads((run / "eval.json").read_text())["measures"]
+    short, long = json.loads((run / "eval.json").read_text())[:2]
     (run / "eval.json").unlink()
     (tiny / "tiny.yaml").write_text(TINY.replace("pairs: 10, decode: 2", "pairs: 20, decode: 3"))
     assert "copy ours seed 0 from step 30" in command("board", "tiny").err
-    changed = json.loads((run / "eval.json").read_text())["measures"]
-    assert changed["short"] == found["short"], "measured to the same numbers"
-    assert changed["long"]["rows"] != found["long"]["rows"]
+    changed = json.loads((run / "eval.json").read_text())
+    assert changed[0] == short, "measured to the same numbers"
+    assert changed[1]["rows"] != long["rows"]
 
 
 def test_some_tasks_of_a_board_leave_the_numbers_of_the_others(tiny, command: Command, monkeypatch):
@@ -228,4 +231,4 @@ def test_a_stopped_board_saves_and_goes_on(tiny, command: Command, number):
         process.communicate(timeout=60)  # to the end of all that have its standard error
         assert process.returncode == (129 if number == signal.SIGHUP else -number)
     assert not (tiny / "imported").exists()
-    assert not ours.results() and ours.saved_step() >= 10, "the training has saved"
+    assert not ours.results() and saved_steps(ours.path)[-1] >= 10, "the training has saved"

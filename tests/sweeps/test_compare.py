@@ -16,8 +16,7 @@ from members import member
 
 from toytrans.cli.results import print_comparison
 from toytrans.config.names import Metric
-from toytrans.sweeps.comparison import Comparison
-from toytrans.sweeps.groups import Member, group
+from toytrans.sweeps.comparison import Comparison, Member, group
 from toytrans.sweeps.measure import of_lengths
 
 MATCH = ("--lengths", "1:7", "--examples", "40")

@@ -5,7 +5,7 @@ import math
 import pytest
 from members import member
 
-from toytrans.sweeps.groups import group, pairs_of
+from toytrans.sweeps.comparison import group, pairs_of
 from toytrans.sweeps.intervals import t_975
 
 ROTARY, ALIBI = {"model": {"positions": "rotary"}}, {"model": {"positions": "alibi"}}
@@ -16,7 +16,7 @@ def test_runs_are_grouped_by_config_and_both_seeds_are_seeds():
     rotary, alibi = group([*runs, member(0.8, 0, data={"seed": 4}, **ALIBI)])
     assert rotary.differs == {"model.positions": "rotary"} and alibi.name == "alibi"
     assert rotary.summary().mean == pytest.approx(0.2)
-    assert alibi.by_seed() == {(0, None): 0.5, (0, 4): 0.8}
+    assert alibi.by_seed() == {(0, 0): 0.5, (0, 4): 0.8}
 
 
 def test_a_run_in_trouble_is_in_its_group_and_not_in_its_mean():
@@ -59,8 +59,8 @@ def test_pairs_are_of_equal_seeds_alone():
         [member(v, seed, **ROTARY) for seed, v in enumerate([0.5, 0.6, 0.7, 0.7])]
         + [member(v, seed, **ALIBI) for seed, v in ((1, 0.5), (2, 0.8), (3, 0.7), (9, 0.0))]
     )
-    ((*both, difference, ahead, behind, level),) = pairs_of([first, second])
-    assert both == [first, second] and (ahead, behind, level) == (1, 1, 1)
+    ((*both, difference, wins),) = pairs_of([first, second])
+    assert both == [first, second] and [*wins.values()] == [1, 1, 1]
     assert (difference.runs, difference.mean) == (3, pytest.approx(0.0, abs=1e-9))
     assert difference.low == pytest.approx(-t_975(2) * 0.1 / math.sqrt(3))
     lonely = group([member(0.1, 77, **ROTARY)])[0]

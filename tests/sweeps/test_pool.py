@@ -15,7 +15,7 @@ from conftest import Command, tiny_yaml
 from safetensors.torch import load_file
 
 from toytrans.config.load import load_config
-from toytrans.sweeps import pool, trial
+from toytrans.sweeps import trial
 from toytrans.sweeps.sweep import Sweep, plan
 from toytrans.training import devices
 from toytrans.training.folder import locked_folder
@@ -64,7 +64,7 @@ def test_a_process_that_is_killed_fails_alone(here: Path, monkeypatch):
     Path("c.yaml").write_text(Path("c.yaml").read_text().replace("max_steps: 6", "max_steps: 9999"))
     lost, doomed = planned(seeds=range(2)).trials
     failures = {}
-    for ended in pool.run_here([lost, doomed], 1):
+    for ended in trial.run_here([lost, doomed], 1):
         if doomed.share_done() > 0:
             for process in multiprocessing.active_children():
                 process.kill()
@@ -80,12 +80,12 @@ def test_as_many_processes_as_asked_and_one_a_core_at_most(here: Path, monkeypat
     choose = lambda name, *_: torch.device(name)  # noqa: E731  # as if there were a GPU
     monkeypatch.setattr(devices, "choose_device", choose)
     monkeypatch.setattr("toytrans.sweeps.sweep.choose_device", choose)
-    monkeypatch.setattr(pool, "usable_cores", lambda: 8)
+    monkeypatch.setattr(trial, "usable_cores", lambda: 8)
     for grid in ("device=cpu,cuda", "device=cuda,cpu", "device=cuda"):
         trials = planned(grid, seeds=range(10)).trials
-        assert [pool.processes_for(trials, asked) for asked in (None, 3, 99)] == [1, 3, 8]
+        assert [trial.processes_for(trials, asked) for asked in (None, 3, 99)] == [1, 3, 8]
     trials = planned("device=cpu", seeds=range(10)).trials
-    assert [pool.processes_for(trials, asked) for asked in (None, 3, 99)] == [8, 3, 8]
+    assert [trial.processes_for(trials, asked) for asked in (None, 3, 99)] == [8, 3, 8]
 
 
 def test_data_files_are_read_once_however_many_trials(here: Path, monkeypatch):

@@ -39,7 +39,7 @@ def train_here(sweep: Sweep) -> None:
     for each in sweep.waiting():
         trial.run(each)
     sweep.folder.mkdir(parents=True, exist_ok=True)
-    (sweep.folder / "sweep.json").write_text(json.dumps({"made": {}, **sweep.about}))
+    (sweep.folder / "sweep.json").write_text(json.dumps({"made": {}, **sweep.asked}))
     write(sweep)
 
 
@@ -173,7 +173,7 @@ def test_a_metric_is_chosen_and_zeros_are_one_line(trained, command: Command):
     for each in trained.trials:
         path = each.path / "eval.json"
         found = json.loads(path.read_text())
-        for row in found["measures"]["test"]["rows"]:
+        for row in found[0]["rows"]:
             row[4] = 0.0
         path.write_text(json.dumps(found))
     lines = command(*AGAIN).out.splitlines()
@@ -262,8 +262,7 @@ def test_a_spoiled_file_ends_in_one_line(name, codes, trained, command: Command)
 def test_a_number_that_no_measure_gives_is_refused(value, trained, command: Command):
     path = trained.trials[0].path / "eval.json"
     found = json.loads(path.read_text())
-    rows = found["measures"]["test"]["rows"]
-    share = next(row for row in rows if row[3] == "exact_match_free_running")
+    share = next(row for row in found[0]["rows"] if row[3] == "exact_match_free_running")
     share[4] = value
     path.write_text(json.dumps(found))
     assert "eval.json: not what a sweep writes" in command("eval", str(SWEEP)).out
@@ -274,7 +273,9 @@ def test_a_folder_of_something_else_is_left_alone(here: Path, refused):
     Path("mine").mkdir()
     Path("mine/table.csv").write_text("1")
     assert "mine: not a sweep, so it is left alone" in refused("sweep", "c.yaml", "--out", "mine")
-    assert "c.yaml: no folder for a sweep" in refused("sweep", "c.yaml", "--out", "c.yaml")
+    assert "c.yaml: not a sweep, so it is left alone" in refused(
+        "sweep", "c.yaml", "--out", "c.yaml"
+    )
     assert os.listdir("mine") == ["table.csv"] and not Path("runs").exists()
     Path("runs").symlink_to("nowhere")
     with pytest.raises(UserError, match="sweep.json cannot be written"):

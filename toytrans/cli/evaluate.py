@@ -88,8 +88,7 @@ def evaluate(
         check_new(csv)
     if plot is not None:
         check_plot(plot)
-    from toytrans.sweeps.comparison import Comparison, compare
-    from toytrans.sweeps.groups import Member, group
+    from toytrans.sweeps.comparison import Comparison, Member, compare, group
     from toytrans.sweeps.measure import Measure, Result, of_lengths, result_of
     from toytrans.training.run import RunFolder, is_run
 
@@ -102,7 +101,7 @@ def evaluate(
         with Bar(delay=2) as bar:
             scores[path] = run.measure(
                 files or split,
-                wanted.selection(),
+                wanted.selection,
                 wanted.decode,
                 beam,
                 lambda count, total: bar.show(bar.done + count / total, str(path)),

@@ -9,6 +9,7 @@ import typer
 from toytrans.cli.common import write_new
 from toytrans.cli.explain import print_card
 from toytrans.cli.terminal import note, output, plain, print_table
+from toytrans.errors import listed
 from toytrans.exercises import MOST_ANSWERS, MOST_STUDENTS
 from toytrans.files import csv_text, read_whole, to_bytes
 
@@ -166,8 +167,6 @@ def grade(
             _say(f"{mark.student}: {mark.note}")
     _say(total)
     if names := exercises.left_out(folder):
-        from toytrans.sweeps.sweep import listed
-
         note(f"not graded, no exercise found in them: {listed(names)}")
 
 

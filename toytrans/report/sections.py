@@ -16,7 +16,7 @@ from toytrans.data.batches import make_batch
 from toytrans.data.selection import Selection, pairs_of_split
 from toytrans.doctor.findings import examine
 from toytrans.doctor.record import read_snapshot
-from toytrans.errors import UserError
+from toytrans.errors import UserError, listed
 from toytrans.evaluation import PARTS, Scores, spans, translate
 from toytrans.inspection.heads import AttentionMaps, few, maps_of, validation_pairs
 from toytrans.inspection.shown import ATTENTIONS, InspectedBatch
@@ -27,7 +27,6 @@ from toytrans.report import charts
 from toytrans.report.attention import at_step, steps_of
 from toytrans.report.page import Block, Cell, Grid, Section, html, section
 from toytrans.sweeps.comparison import runs_of
-from toytrans.sweeps.sweep import listed
 from toytrans.training.faults import objective_of
 from toytrans.training.run import METRICS, NOT_MEASURED, Record, Run, RunFolder, state_of
 
