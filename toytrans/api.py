@@ -55,7 +55,7 @@ class Records(list[Record]):
         from toytrans.report.charts import curves
 
         try:
-            return "".join(chart.svg for chart in curves({"": self})[:2])
+            return "".join(list(curves({"": self}).values())[:2])
         except UserError:  # matplotlib is an extra
             return None
 

@@ -9,7 +9,6 @@ from markupsafe import Markup
 
 from toytrans import __version__
 from toytrans.inspection.table import printable
-from toytrans.report.charts import Chart
 
 
 class Cell(NamedTuple):
@@ -49,13 +48,14 @@ class Block(NamedTuple):
 
 
 class Section(NamedTuple):
-    """One part of a page. name: of its anchor. missing: what cannot be shown, and why."""
+    """One part of a page. name: of its anchor. missing: what cannot be shown, and why. charts: SVG
+    by title."""
 
     name: str
     title: str
     text: str = ""
     missing: str = ""
-    charts: Sequence[Chart] = ()
+    charts: Mapping[str, Markup] = {}
     blocks: Sequence[Block] = ()
 
 
