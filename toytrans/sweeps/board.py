@@ -6,6 +6,7 @@ trained with seeds 0 to 4. The model of the last step is measured: test pairs ch
 """
 
 from collections.abc import Iterator, Sequence
+from functools import cache
 from itertools import product
 from pathlib import Path
 from typing import Annotated, Any
@@ -14,8 +15,9 @@ from pydantic import Field
 
 from toytrans.config.load import beside, check_config
 from toytrans.config.names import Metric
-from toytrans.config.schema import Config, Paths, Section
+from toytrans.config.schema import Config, Section
 from toytrans.config.yaml import Tree, read_yaml
+from toytrans.data.files import sha256_of
 from toytrans.errors import UserError
 from toytrans.sweeps.comparison import Comparison, Group, Member, table_of
 from toytrans.sweeps.measure import Measure
@@ -84,7 +86,7 @@ def load_board(name: str) -> Board:
 def plan_board(name: str, files: Path | None = None, tasks: Sequence[str] = ()) -> Sweep:
     """The sweep of a board, seed by seed. files: the folder of the files that tasks name. tasks:
     some of them; none = all. Raises UserError where files or tasks are missing."""
-    board, hashed, trials = load_board(name), dict[Paths, str](), []
+    board, hash_of, trials = load_board(name), cache(sha256_of), []
     if missing := [task for task in tasks if task not in board.tasks]:
         there = ", ".join(map(repr, board.tasks))
         raise UserError(f"{name} has no task {missing[0]!r}; it has {there}")
@@ -94,7 +96,7 @@ def plan_board(name: str, files: Path | None = None, tasks: Sequence[str] = ()) 
         wanted = dict.fromkeys(each.of(kind) for each in board.measures[task].values())
         if some := list(filter(None, wanted)):
             config = config_of(board, task, kind, seed, files)
-            path = path_of(folder, f"{task}-{kind}-s{seed}", config, hashed)
+            path = path_of(folder, f"{task}-{kind}-s{seed}", config, hash_of)
             about = {"task": task, "config": kind}
             trials.append(Trial(path, config, some, f"{task} {kind} seed {seed}", about, "last"))
     return Sweep(folder, trials, {"board": name})
@@ -134,7 +136,7 @@ def measured(board: Board, sweep: Sweep) -> Iterator[tuple[str, str, Comparison]
                     and (wanted := measure.of(kind)) in found
                 ]
                 if members:
-                    groups.append(Group({"config": kind}, members))
+                    groups.append(Group({"config": kind}, members, kind))
             yield task, name, Comparison(measure, measure.metric, "test pairs", groups)
 
 

@@ -97,8 +97,7 @@ def table_of(entries: Iterable[tuple[Mapping[str, Any], Member]]) -> Table:
     keys, rows = list[str](), list[list[Any]]()
     for about, member in entries:
         keys = list(about)
-        head = [str(member.path), *map(cell, about.values())]
-        head += member.seeds
+        head = [str(member.path), *map(cell, about.values()), *member.seeds]
         for *where, metric, value, pairs in member.result.rows if member.result else ():
             low = high = None
             if pairs and value is not None and metric.startswith("exact_match"):
@@ -119,23 +118,11 @@ def cell(value: Any) -> Any:
 @dataclass(frozen=True)
 class Group:
     """Runs whose configs differ in seeds and device at most, by seeds. differs: what sets the group
-    apart from others, by key. letter: a name for it where that is much."""
+    apart from others, by key. name: the value of the one key that does, or else a letter."""
 
     differs: Mapping[str, Any]
     members: Sequence[Member]
-    letter: str = "A"
-
-    @property
-    def name(self) -> str:
-        """The value of the one key that sets it apart, or else its letter."""
-        if not self.differs:
-            return "all"
-        return self.letter if len(self.differs) > 1 else shown(next(iter(self.differs.values())))
-
-    @property
-    def values(self) -> str:
-        """What sets it apart, in full."""
-        return ", ".join(f"{key.rpartition('.')[2]} {shown(v)}" for key, v in self.differs.items())
+    name: str = "all"
 
     @property
     def counted(self) -> list[Member]:
@@ -193,14 +180,15 @@ def group(members: Iterable[Member]) -> list[Group]:
     causes = [key for key in differing if not all(_follows(config, key) for config in groups)]
     told = {tuple(shown(values.get(key)) for key in causes) for values in flat}
     keys = causes if len(told) == len(groups) else differing
-    return [
-        Group(
-            {key: values.get(key) for key in keys},
-            sorted(some, key=lambda member: (member.seeds, str(member.path))),
-            f"{ascii_uppercase[number % 26]}{number // 26 or ''}",  # A to Z, then A1, B1
-        )
-        for number, (values, some) in enumerate(zip(flat, groups.values(), strict=True))
-    ]
+    found = []
+    for number, (values, some) in enumerate(zip(flat, groups.values(), strict=True)):
+        differs = {key: values.get(key) for key in keys}
+        name = shown(differs[keys[0]]) if len(keys) == 1 else "all"
+        if len(keys) > 1:
+            name = f"{ascii_uppercase[number % 26]}{number // 26 or ''}"  # A to Z, then A1, B1
+        by_seeds = sorted(some, key=lambda member: (member.seeds, str(member.path)))
+        found.append(Group(differs, by_seeds, name))
+    return found
 
 
 def _follows(config: Config, key: str) -> bool:
@@ -305,13 +293,18 @@ class Comparison:
     @property
     def _key(self) -> str:
         """What names the groups: the one key that differs, or "group"."""
-        keys = list(self.groups[0].differs) if self.groups else []
+        keys = [key for each in self.groups[:1] for key in each.differs]
         return keys[0].rpartition(".")[2] if len(keys) == 1 else "group"
 
     @property
     def _legend(self) -> list[str]:
         """What the letters of groups stand for."""
-        return [f"{each.letter}: {each.values}" for each in self.groups if len(each.differs) > 1]
+        return [
+            f"{each.name}: "
+            + ", ".join(f"{key.rpartition('.')[2]} {shown(v)}" for key, v in each.differs.items())
+            for each in self.groups
+            if len(each.differs) > 1
+        ]
 
     def _measured(self, part: str) -> str:
         """Which pairs of a part were measured, in words."""
@@ -325,14 +318,14 @@ class Comparison:
 
     def part(self, part: str) -> Shown:
         """Every seed of each group; of several seeds the mean, deviation and interval. Where all
-        are 0, the title alone."""
+        are 0 or none is known, the title alone."""
         title = self.measure.label(self.metric)
         if self.metric not in OF_RUN:
             title += f", {PARTS.get(part, part)}" if self.parts != ["all"] else ""
             title += f": {self._measured(part)}"
         values = [each.by_seed(part, self.metric) for each in self.groups]
         if not any(value for of_seeds in values for value in of_seeds.values()):
-            return Shown(f"{title}: 0 in every run")
+            return Shown(f"{title}: {'0 in every run' if any(values) else NOT_MEASURED}")
         several = any(len(of_seeds) > 1 for of_seeds in values)
         seeds = sorted({seeds for of_seeds in values for seeds in of_seeds})
         rows = []

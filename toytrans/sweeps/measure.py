@@ -6,7 +6,7 @@ the whole run. All tables, pictures and comparisons are made of these rows.
 """
 
 import math
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from functools import cached_property
 from pathlib import Path
 from typing import Annotated, Any, Self
@@ -71,6 +71,16 @@ def shown(value: Any) -> str:
     if value is None or isinstance(value, bool):
         return {None: "none", True: "true", False: "false"}[value]
     return user_code.shown(str(value))
+
+
+KEYS = {
+    "exact_match_free_running": "exact_match",
+    "token_accuracy_free_running": "free_token_accuracy",
+    "exact_match_teacher_forced": "forced_exact_match",
+    "token_accuracy_teacher_forced": "token_accuracy",
+    "loss": "loss",
+}
+"""Of each metric of rows: its key in a summary of scores."""
 
 
 class Measure(Section):
@@ -160,20 +170,24 @@ class Result(BaseModel):
 
 
 def result_of(run: Run, scores: Scores, measure: Measure) -> Result:
-    """The numbers of a run and of its scores, which a measure gave."""
+    """The numbers of a run and of its scores, which a measure gave. What nothing was decoded of has
+    no free-running numbers."""
     progress = run.folder.progress()
     assert progress is not None, "its model was read"
     whole = progress.step, progress.elapsed_s, count_parameters(run.model)
-    rows: list[Row] = [
-        ("", None, None, metric, value, None) for metric, value in zip(OF_RUN, whole, strict=True)
-    ]
+    rows: list[Row] = [("", None, None, *each, None) for each in zip(OF_RUN, whole, strict=True)]
     every = scores.summary()
-    for part, of in {"all": every, **scores.parts()}.items():
-        rows += _rows(of, part)
+    summaries: list[tuple[Any, Summary]] = [
+        ((part, None, None), of) for part, of in ({"all": every} | scores.parts()).items()
+    ]
     low, high = measure.lengths or (min(scores.lengths), max(scores.lengths))
     for *ends, part in spans(range(low, high + 1), scores.train_length, MOST_SPANS):
-        if (of := scores.summary(*ends))["examples"]:
-            rows += _rows(of, part, *ends)
+        summaries.append(((part, *ends), scores.summary(*ends)))
+    for where, of in summaries:
+        for metric, key in KEYS.items():
+            if pairs := of["decoded" if metric.endswith("free_running") else "examples"]:
+                value = of[key] if math.isfinite(of[key]) else None
+                rows.append((*where, metric, value, pairs))
     return Result(
         measure=measure,
         of_files=scores.about.get("split") == "files",
@@ -181,20 +195,6 @@ def result_of(run: Run, scores: Scores, measure: Measure) -> Result:
         difference=every["exact_match_difference"],
         rows=rows,
     )
-
-
-def _rows(of: Summary, part: str, low: int | None = None, high: int | None = None) -> Iterator[Row]:
-    """The rows of a summary. What nothing was decoded of has no free-running numbers."""
-    keys = {
-        "exact_match_free_running": "exact_match",
-        "token_accuracy_free_running": "free_token_accuracy",
-        "exact_match_teacher_forced": "forced_exact_match",
-        "token_accuracy_teacher_forced": "token_accuracy",
-        "loss": "loss",
-    }
-    for metric, key in keys.items():
-        if pairs := of["decoded" if metric.endswith("free_running") else "examples"]:
-            yield part, low, high, metric, of[key] if math.isfinite(of[key]) else None, pairs
 
 
 def split_of(config: Config) -> Split:

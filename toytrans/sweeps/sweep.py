@@ -16,6 +16,7 @@ import re
 import time
 from collections.abc import Callable, Generator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import cache
 from itertools import product
 from pathlib import Path
 from typing import Any, Literal
@@ -25,7 +26,8 @@ import yaml
 
 from toytrans import __version__
 from toytrans.config.names import Metric
-from toytrans.config.schema import Config, Paths
+from toytrans.config.schema import Config
+from toytrans.data.files import sha256_of
 from toytrans.data.open import check_dataset, open_dataset
 from toytrans.data.selection import pairs_of_split
 from toytrans.errors import UserError, listed
@@ -174,10 +176,10 @@ def plan(
     seeds = [configs[0].seed] if seeds is None else seeds
     check_folder(folder)
     there = {path.name[-8:]: path for path in folder.glob("*-????????")}
-    trials, hashed = dict[Path, Trial](), dict[Paths, str]()
+    trials, hash_of = dict[Path, Trial](), cache(sha256_of)
     for seed, (choice, config) in product(seeds, zip(choices, configs, strict=True)):
         seeded = config.model_copy(update={"seed": seed})
-        path = path_of(folder, _label(choice, seed), seeded, hashed)
+        path = path_of(folder, _label(choice, seed), seeded, hash_of)
         path = there.setdefault(path.name[-8:], path)  # the same by other words
         title = " ".join([*choice, f"seed {seed}"])
         trials.setdefault(path, Trial(path, seeded, [measure], title))

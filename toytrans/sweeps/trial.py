@@ -25,7 +25,7 @@ import tempfile
 import threading
 import time
 import traceback
-from collections.abc import Generator, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from multiprocessing.connection import wait
 from pathlib import Path
 from types import ModuleType
@@ -35,7 +35,6 @@ import torch
 from pydantic import AfterValidator, BaseModel, ConfigDict
 
 from toytrans.config.schema import Config, Paths
-from toytrans.data.files import sha256_of
 from toytrans.errors import UserError, how_to_install, ran_out_of_memory, shortened
 from toytrans.files import Unreadable, json_text, read_json, write_json
 from toytrans.sweeps.measure import Measure, Result, measure_run, read_results
@@ -84,13 +83,11 @@ class Trial(NamedTuple):
         return 0.0
 
 
-def path_of(folder: Path, label: str, config: Config, hashed: dict[Paths, str]) -> Path:
-    """The folder of a trial. hashed: SHA-256 of data files, so that each is read once."""
-    contents = digests(config.references.values())
-    for paths in _files_of(config).values():
-        if paths not in hashed:
-            hashed[paths] = sha256_of(paths)
-        contents.append(hashed[paths])
+def path_of(folder: Path, label: str, config: Config, hash_of: Callable[[Paths], str]) -> Path:
+    """The folder of a trial. hash_of: the SHA-256 of data files, which it reads once."""
+    contents, files = digests(config.references.values()), config.data.files
+    named = (files.train, files.valid, files.test) if files else ()
+    contents += [hash_of(paths) for paths in named if paths]
     text = json_text([by_names(config), contents])
     return folder / f"{label}-{hashlib.sha256(text.encode()).hexdigest()[:8]}"
 
@@ -98,19 +95,15 @@ def path_of(folder: Path, label: str, config: Config, hashed: dict[Paths, str]) 
 def by_names(config: Config) -> dict[str, Any]:
     """A config as values, its data files and code by their names, whatever folder they lie in."""
     values = config.model_dump(mode="json")
-    for part, paths in _files_of(config).items():
-        names = [Path(path).name for path in ([paths] if isinstance(paths, str) else paths)]
-        values["data"]["files"][part] = names[0] if isinstance(paths, str) else names
+    files = values["data"]["files"] or {}
+    for part in ("train", "valid", "test"):
+        if paths := files.get(part):
+            one = isinstance(paths, str)
+            files[part] = Path(paths).name if one else [Path(path).name for path in paths]
     for key, reference in config.references.items():
         section, _, name = key.partition(".")
         values[section][name] = Path(reference).name
     return values
-
-
-def _files_of(config: Config) -> dict[str, Paths]:
-    """The data files that a config names: train, valid and test, as far as it does."""
-    named = ((part, getattr(config.data.files, part, None)) for part in ("train", "valid", "test"))
-    return {part: paths for part, paths in named if paths}
 
 
 # Failures ----------------------------------------------------------------------------------------
