@@ -4,7 +4,6 @@ import csv
 import json
 import multiprocessing
 import os
-import random
 import re
 import shutil
 import signal
@@ -25,6 +24,7 @@ from toytrans.sweeps import trial
 from toytrans.sweeps.measure import Measure, of_lengths
 from toytrans.sweeps.sweep import Sweep, plan, read_grid, write
 from toytrans.training import devices
+from toytrans.training.checkpoint import saved_steps
 from toytrans.training.folder import locked_folder
 from toytrans.training.run import METRICS
 
@@ -476,25 +476,47 @@ def test_a_sweep_on_ray_ends_like_one_on_this_machine(here: Path, command: Comma
 
 # Kills ---------------------------------------------------------------------------------------
 
+LONGER = tiny_yaml(train={"max_steps": 300})
+MEASURED = of_lengths((1, 6), 60)
 
-def test_a_sweep_that_is_killed_ends_with_the_same_table(here: Path, command: Command):
-    """SIGKILL of all its processes at a random moment; tests/slow does so more often."""
-    text = Path("c.yaml").read_text().replace("max_steps: 6", "max_steps: 60")
-    Path("c.yaml").write_text(text)
+
+def numbers() -> list[dict[str, str]]:
+    """The table, which does not depend on when a training was stopped, but for its seconds."""
+    return [row for row in table() if row["metric"] != "seconds"]
+
+
+@pytest.fixture(scope="module")
+def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> list[dict[str, str]]:
+    folder = tmp_path_factory.mktemp("undisturbed")
+    (folder / "c.yaml").write_text(LONGER)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.chdir(folder)
+        train_here(planned(measure=MEASURED))
+        return numbers()
+
+
+@pytest.mark.parametrize(
+    ("kill", "number"),
+    [(os.killpg, signal.SIGKILL), (os.kill, signal.SIGKILL), (os.kill, signal.SIGTERM)],
+    ids=["all processes", "its own process", "asked to end"],
+)
+def test_a_sweep_that_is_stopped_ends_with_the_same_table(
+    kill, number, undisturbed, here: Path, command: Command
+):
+    """What it has started ends with it, and saves unless it is killed too. Nothing of the folder
+    where it runs is imported. tests/slow kills more often."""
+    Path("c.yaml").write_text(LONGER)
+    Path("multiprocessing.py").write_text("open('imported', 'a')")
     words = ("sweep", "c.yaml", "--seeds", "0:1", "--lengths", "1:6", "--examples", "60")
-    line = [sys.executable, "-m", "toytrans", *words]
-    measure = of_lengths((1, 6), 60)
-    with subprocess.Popen(line, stderr=subprocess.DEVNULL, start_new_session=True) as process:
-        first = planned(measure=measure).trials[0]
+    line = [sys.executable, "-P", "-m", "toytrans", *words]
+    with subprocess.Popen(line, stderr=subprocess.PIPE, start_new_session=True) as process:
+        first = planned(measure=MEASURED).trials[0]
         while first.share_done() == 0 and process.poll() is None:
             time.sleep(0.05)
-        time.sleep(random.Random(0).random() / 4)
-        os.killpg(process.pid, signal.SIGKILL)
-    assert len(planned(measure=measure).waiting()) == 2
-    killed = command(*words)
-    assert killed.code == 0, killed.err
-    rows = [row for row in table() if row["metric"] != "seconds"]
-    shutil.rmtree(SWEEP)
-    train_here(planned(measure=measure))
-    assert rows == [row for row in table() if row["metric"] != "seconds"]
-    assert command(*words).out == killed.out
+        kill(process.pid, number)
+        process.communicate(timeout=60)  # to the end of all that have its standard error
+        assert process.returncode == (143 if number == signal.SIGTERM else -number)
+    assert not Path("imported").exists() and not first.results()
+    assert kill is os.killpg or saved_steps(first.path), "the training has saved"
+    assert command(*words).code == 0
+    assert numbers() == undisturbed

@@ -321,7 +321,7 @@ class Comparison:
         are 0 or none is known, the title alone."""
         title = self.measure.label(self.metric)
         if self.metric not in OF_RUN:
-            title += f", {PARTS.get(part, part)}" if self.parts != ["all"] else ""
+            title += f", {PARTS.get(part, part)}" * (part != "all" or len(self.parts) > 1)
             title += f": {self._measured(part)}"
         values = [each.by_seed(part, self.metric) for each in self.groups]
         if not any(value for of_seeds in values for value in of_seeds.values()):
