@@ -476,7 +476,7 @@ def test_a_sweep_on_ray_ends_like_one_on_this_machine(here: Path, command: Comma
 
 # Kills ---------------------------------------------------------------------------------------
 
-LONGER = tiny_yaml(train={"max_steps": 300})
+LONGER = tiny_yaml(train={"max_steps": 500, "eval_every": 250})
 MEASURED = of_lengths((1, 6), 60)
 
 

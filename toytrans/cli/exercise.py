@@ -154,11 +154,11 @@ def grade(
     if csv is not None:
         _write_grades(csv, to_bytes(csv_text([exercises.Mark._fields, *marks])))
     if page is not None:
+        from toytrans.report.page import Grid, Section
         from toytrans.report.page import page as page_of
-        from toytrans.report.page import section
 
-        table = (sum(HEADINGS, ()), rows, "data sortable lines")
-        grades = section("grades", "Grades", text=total, table=table)
+        table = Grid(sum(HEADINGS, ()), rows, "data sortable lines")
+        grades = Section("grades", "Grades", text=total, table=table)
         text = page_of(folder.resolve().name, [grades])
         _write_grades(page, text.encode(errors="replace"))
     print_table(*HEADINGS[:2], [row[:6] for row in rows])

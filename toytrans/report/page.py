@@ -57,6 +57,7 @@ class Section(NamedTuple):
     missing: str = ""
     charts: Mapping[str, Markup] = {}
     blocks: Sequence[Block] = ()
+    table: Grid | None = None
 
 
 def lacking(sections: Iterable[Section]) -> list[str]:
@@ -66,12 +67,6 @@ def lacking(sections: Iterable[Section]) -> list[str]:
         for reason in each.missing.splitlines():
             titles.setdefault(reason, []).append(each.title)
     return [f"the page lacks parts of {', '.join(t)}: {reason}" for reason, t in titles.items()]
-
-
-def section(name: str, title: str, *, table: Any = None, **parts: Any) -> Section:
-    """A section. table: headings, rows and the rest of a `Grid`. parts: fields of `Section`."""
-    blocks = [*parts.pop("blocks", ()), *([Block([Grid(*table)])] if table else ())]
-    return Section(name, title, blocks=blocks, **parts)
 
 
 def html(form: str, *texts: str) -> Markup:

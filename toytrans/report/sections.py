@@ -26,7 +26,7 @@ from toytrans.inspection.table import CLOSED, Table
 from toytrans.model.build import as_transformer
 from toytrans.model.initialisation import count_parameters
 from toytrans.report import charts
-from toytrans.report.page import Block, Cell, Grid, Section, html, section
+from toytrans.report.page import Block, Cell, Grid, Section, html
 from toytrans.sweeps.comparison import runs_of
 from toytrans.training.faults import objective_of
 from toytrans.training.run import METRICS, NOT_MEASURED, Record, Run, RunFolder, state_of
@@ -102,7 +102,7 @@ def sections_of(views: Sequence[View], follow: Follow) -> Iterator[Section]:
     lines = [f"{listed(names)}: " * several + line for line, names in missing.items()]
     yield _summary(named, results, "\n".join(lines))
     if recorded := {name: view.records for name, view in named.items() if view.records}:
-        yield section("curves", "Training", charts=charts.curves(recorded))
+        yield Section("curves", "Training", charts=charts.curves(recorded))
     if results:
         yield _lengths(results)
     if not several:
@@ -110,7 +110,7 @@ def sections_of(views: Sequence[View], follow: Follow) -> Iterator[Section]:
     yield _config(named)
     if not several and (folder := views[0].folder) and folder.environment:
         rows = [(key, _text(value)) for key, value in folder.environment.items()]
-        yield section("environment", "Environment", table=((), rows, "facts"))
+        yield Section("environment", "Environment", table=Grid((), rows, "facts"))
 
 
 def _inside(view: View, follow: Follow) -> Iterator[Section]:
@@ -130,7 +130,7 @@ def _inside(view: View, follow: Follow) -> Iterator[Section]:
         try:
             yield make()
         except UserError as error:
-            yield section(name, title, missing=str(error))
+            yield Section(name, title, missing=str(error))
 
 
 def _summary(views: dict[str, View], results: dict[str, Scores], missing: str) -> Section:
@@ -160,10 +160,12 @@ def _summary(views: dict[str, View], results: dict[str, Scores], missing: str) -
         rows[name] = facts
     first, *rest = rows.values()
     if not rest:
-        return section("summary", "Summary", table=((), first.items(), "facts"), missing=missing)
+        return Section(
+            "summary", "Summary", table=Grid((), first.items(), "facts"), missing=missing
+        )
     text = "The buttons in the headings sort the table."
-    table = (list(first), [list(row.values()) for row in rows.values()], "data sortable")
-    return section("summary", "Runs", text=text, table=table, missing=missing)
+    table = Grid(list(first), [list(row.values()) for row in rows.values()], "data sortable")
+    return Section("summary", "Runs", text=text, table=table, missing=missing)
 
 
 def _lengths(results: dict[str, Scores]) -> Section:
@@ -187,7 +189,7 @@ def _lengths(results: dict[str, Scores]) -> Section:
         text = f"Trained on lengths {trained[0]} to {trained[1]}. {text}"
     title = "Exact match by length"
     svg = charts.lengths(title, results, trained)
-    return section("lengths", title, text=text, charts={title: svg}, table=(heads, rows))
+    return Section("lengths", title, text=text, charts={title: svg}, table=Grid(heads, rows))
 
 
 def _translations(run: Run) -> Section:
@@ -202,8 +204,8 @@ def _translations(run: Run) -> Section:
         for src, tgt, out in [*wrong[: SHOWN - 5], *right][:SHOWN]
     ]
     text = f"{len(wrong)} of {len(triples)} test pairs are wrong; a first error is marked."
-    table = (["source", "target", "output", "right"], rows, "data tokens")
-    return section("translations", "Translations", text=text, table=table)
+    table = Grid(["source", "target", "output", "right"], rows, "data tokens")
+    return Section("translations", "Translations", text=text, table=table)
 
 
 def _marked(target: list[str], output: list[str]) -> str:
@@ -220,9 +222,9 @@ def _marked(target: list[str], output: list[str]) -> str:
 def _diagnosis(path: Path) -> Section:
     symptoms = examine(read_snapshot(path))
     rows = [[each.severity, each.what, each.evidence, each.remedy] for each in symptoms]
-    table = (["severity", "symptom", "evidence", "remedy"], rows) if rows else None
+    table = Grid(["severity", "symptom", "evidence", "remedy"], rows) if rows else None
     text = "" if rows else "Nothing looks wrong."
-    return section("doctor", "Diagnosis", text=text, table=table)
+    return Section("doctor", "Diagnosis", text=text, table=table)
 
 
 def _config(views: dict[str, View]) -> Section:
@@ -243,8 +245,8 @@ def _config(views: dict[str, View]) -> Section:
     text = "Values that differ from their defaults are bold."
     if len(views) > 1:
         text = f"The keys whose values differ. {text}" if rows else "All configs are the same."
-    table = (["key", *configs, "default"], rows) if rows else None
-    return section("config", "Configuration", text=text, table=table)
+    table = Grid(["key", *configs, "default"], rows) if rows else None
+    return Section("config", "Configuration", text=text, table=table)
 
 
 def _text(value: Any) -> str:
@@ -281,7 +283,7 @@ def masks(inspected: InspectedBatch) -> Section:
         "Queries down, keys across. Point at a cell, or move with the arrow keys, to read why it "
         "is open or closed."
     )
-    return section("masks", "Masks", text=text, blocks=blocks)
+    return Section("masks", "Masks", text=text, blocks=blocks)
 
 
 def attention_of(maps: AttentionMaps) -> Section:
@@ -306,7 +308,7 @@ def attention_of(maps: AttentionMaps) -> Section:
         for head in maps.heads
     ]
     blocks = [block for step in kept for block in _at_step(maps, step)]
-    return section("attention", "Attention", text=text, blocks=blocks, table=(names, rows))
+    return Section("attention", "Attention", text=text, blocks=blocks, table=Grid(names, rows))
 
 
 def _at_step(maps: AttentionMaps, step: int) -> Iterator[Block]:
@@ -350,8 +352,8 @@ def checks(report: Checks) -> Section:
         verdict = Cell(each.verdict, each.verdict.replace(" ", "-"))
         rows.append([each.name, each.title, verdict, seen])
     text = f"{report.subject}, {report.precision}: {report.end}. Tried: {report.tried}."
-    table = (["check", "what it asks", "verdict", "what was seen"], rows, "data checks")
-    return section("check", "Checks", text=text, table=table)
+    table = Grid(["check", "what it asks", "verdict", "what was seen"], rows, "data checks")
+    return Section("check", "Checks", text=text, table=table)
 
 
 def tables(name: str, title: str, given: Sequence[Table]) -> Section:
@@ -364,7 +366,7 @@ def tables(name: str, title: str, given: Sequence[Table]) -> Section:
         grids = [Grid(["", *each.columns], rows, kind)] if each.columns else []
         above = list(filter(None, (each.shape, each.legend)))
         blocks.append(Block(grids, f"{each.number} {each.name}", above, each.notes))
-    return section(name, title, blocks=blocks)
+    return Section(name, title, blocks=blocks)
 
 
 def _marked_cell(mark: str, says: str = "") -> Cell:

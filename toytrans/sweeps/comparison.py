@@ -542,13 +542,16 @@ def _has_begun(path: Path) -> bool:
     return any(os.path.exists(path / name) for name in (CONFIG, METRICS, FAILED))
 
 
+Take = Callable[[Path, Measure], Result]
+
+
 def compare(
     paths: Sequence[Path],
     metric: Metric = "exact_match",
     measure: Measure | None = None,
     *,
     about: str = "",
-    take: Callable[[Path, Measure], Result] | None = None,
+    take: Take | None = None,
     kept: bool = True,
 ) -> Comparison:
     """The runs of some run directories, folders of runs and sweeps. Raises UserError.
@@ -562,30 +565,33 @@ def compare(
     measure = measure or (asked.pop() if len(asked) == 1 else None) or of_lengths()
     members, unread = list[Member](), dict[Path, str]()
     for path in dict.fromkeys(run for given in paths for run in runs_of(given)):
-        failure = read_failure(path)
+        run = None
         try:
             run = RunFolder.open(path)
+            found = _result_of(run, measure, take, kept=kept)
+            members.append(Member(path, run.config, found))
         except UserError as error:
-            unread[path] = failure.reason if failure else str(error)
-            continue
-        result, problem = None, ""
-        try:
-            result = read_results(path).get(measure) if kept else None
-            problem = "" if result else failure.reason if failure else _problem(run)
-            if take and not result and not problem:
-                result = take(path, measure)
-        except UserError as error:
-            problem = str(error)
-        problem = problem or ("" if result else NOT_MEASURED)
-        members.append(Member(path, run.config, result, problem))
+            if run is not None:
+                members.append(Member(path, run.config, problem=str(error)))
+            else:
+                failure = read_failure(path)
+                unread[path] = failure.reason if failure else str(error)
     splits = {split_of(member.config) for member in members}
     about = about or f"{' or '.join(sorted(splits))} pairs"
     return Comparison(measure, metric, about, group(members), unread)
 
 
-def _problem(run: RunFolder) -> str:
-    """Why a run is not to be measured; empty where nothing speaks against it. Raises UserError."""
+def _result_of(run: RunFolder, measure: Measure, take: Take | None, *, kept: bool) -> Result:
+    """The numbers that a run has or is given now. Raises UserError: why it has none."""
+    if kept and (found := read_results(run.path).get(measure)):
+        return found
     last = run.records[-1] if run.records else {}
+    if failure := read_failure(run.path):
+        raise UserError(failure.reason)
     if None in last.values():  # a number that was not finite
-        return f"diverged by step {last['step']}"
-    return f"unfinished: {run.unfinished}" if run.unfinished else ""
+        raise UserError(f"diverged by step {last['step']}")
+    if unfinished := run.unfinished:
+        raise UserError(f"unfinished: {unfinished}")
+    if take is None:
+        raise UserError(NOT_MEASURED)
+    return take(run.path, measure)
