@@ -225,7 +225,7 @@ class Comparison(comparison.Comparison):
     @property
     def runs(self) -> list[Run]:
         """The runs that have numbers, group by group. Raises UserError."""
-        return [load(member.path) for each in self.groups for member in each.counted]
+        return [load(member.path) for each in self.groups for member, _ in each.counted]
 
 
 def sweep(

@@ -173,6 +173,13 @@ def test_keys_that_follow_from_others_set_nothing_apart(sections, keys):
     assert [list(each.differs) for each in groups] == [keys] * len(sections)
 
 
+def test_runs_that_differ_in_either_seed_are_one_group():
+    members = [member(0.1), member(0.3, 1), member(0.8, data={"seed": 5}), member(0.5, **ALIBI)]
+    found, _ = group(members)
+    assert found.by_seed() == {(0, 0): 0.1, (0, 5): 0.8, (1, 1): 0.3}
+    assert "seeds 0 0/5 1" in printed(members)
+
+
 def test_names_of_groups(here: Path):
     (here / "mine.py").write_text("class Slope: pass\n")
     own = {"model": {"positions": f"{here / 'mine.py'}:Slope"}}

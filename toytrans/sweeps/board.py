@@ -147,10 +147,10 @@ def write_board(board: Board, sweep: Sweep) -> list[Path]:
         for trial in sweep.trials
     }
     entries = [
-        ({"task": task, **group.differs, "measure": name}, member)
+        ({"task": task, **group.differs, "measure": name}, *run)
         for task, name, compared in measured(board, sweep)
         for group in compared.groups
-        for member in group.members
+        for run in group.counted
     ]
     about = board.model_dump(include={"title", "source", "knows", "notes"}) | {"configs": configs}
     return write_tables(sweep.folder, table_of(entries), about)

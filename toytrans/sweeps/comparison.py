@@ -73,15 +73,6 @@ class Member(NamedTuple):
     def seeds(self) -> Seeds:
         return self.config.seed, self.config.data_seed
 
-    @property
-    def places(self) -> set[Place]:
-        """What it has numbers of."""
-        return {place for place, _ in self.result.numbers} if self.result else set()
-
-    def number(self, metric: Metric, place: Place = "all") -> tuple[float | None, int]:
-        """As of its result."""
-        return self.result.number(metric, place) if self.result else (None, 0)
-
 
 COLUMNS = ("part", "shortest", "longest", "metric", "value", "low", "high", "pairs")
 """After those that name a run. low, high: the 95% interval of Wilson. Rows of a part have no
@@ -91,14 +82,14 @@ Table = list[list[Any]]
 """The names of the columns, and the rows."""
 
 
-def table_of(entries: Iterable[tuple[Mapping[str, Any], Member]]) -> Table:
+def table_of(entries: Iterable[tuple[Mapping[str, Any], Member, Result]]) -> Table:
     """The table of runs that have numbers: one row = run x lengths x metric. entries: what sets a
-    run apart, always by the same keys; the run."""
+    run apart, always by the same keys; the run; its numbers."""
     keys, rows = list[str](), list[list[Any]]()
-    for about, member in entries:
+    for about, member, result in entries:
         keys = list(about)
         head = [str(member.path), *map(cell, about.values()), *member.seeds]
-        for *where, metric, value, pairs in member.result.rows if member.result else ():
+        for *where, metric, value, pairs in result.rows:
             low = high = None
             if pairs and value is not None and metric.startswith("exact_match"):
                 ends = wilson_interval(round(value * pairs), pairs)
@@ -125,15 +116,15 @@ class Group:
     name: str = "all"
 
     @property
-    def counted(self) -> list[Member]:
-        """The runs that are averaged."""
-        return [member for member in self.members if not member.problem]
+    def counted(self) -> list[tuple[Member, Result]]:
+        """The runs that are averaged, with their numbers."""
+        return [(member, member.result) for member in self.members if member.result]
 
     def by_seed(self, place: Place = "all", metric: Metric = "exact_match") -> dict[Seeds, float]:
         """The value of each seed; of several runs of one seed the mean."""
         found: dict[Seeds, list[float]] = {}
-        for member in self.counted:
-            if (value := member.number(metric, place)[0]) is not None:
+        for member, result in self.counted:
+            if (value := result.number(metric, place)[0]) is not None:
                 found.setdefault(member.seeds, []).append(value)
         return {seeds: fmean(values) for seeds, values in found.items()}
 
@@ -141,11 +132,11 @@ class Group:
         """The pairs that the values of some seeds rest on; 0 where a value is no share. Those that
         several seeds share, of files or of one data.seed, are counted once."""
         counts: dict[int | None, int] = {}
-        for member in self.counted if is_share(metric) else ():
-            if member.seeds in seeds and member.result:
-                given = member.config.data.task is None or member.result.of_files
+        for member, result in self.counted if is_share(metric) else ():
+            if member.seeds in seeds:
+                given = member.config.data.task is None or result.of_files
                 draw = None if given else member.config.data_seed
-                counts[draw] = max(member.number(metric, place)[1], counts.get(draw, 0))
+                counts[draw] = max(result.number(metric, place)[1], counts.get(draw, 0))
         return sum(counts.values())
 
     def summary(self, place: Place = "all", metric: Metric = "exact_match") -> Summary | None:
@@ -156,14 +147,13 @@ class Group:
 
     def curve(self, metric: Metric = "exact_match") -> dict[Span, Summary]:
         """The summary of each length, or span of lengths, over the runs that have such pairs."""
-        found = {span: self.summary(span, metric) for span in spans_of(self.counted)}
-        return {span: summary for span, summary in found.items() if summary}
+        spans = sorted(place for place in places_of([self]) if isinstance(place, Span))
+        return {span: found for span in spans if (found := self.summary(span, metric))}
 
 
-def spans_of(members: Iterable[Member], part: str = "all") -> list[Span]:
-    """The lengths of a part that some run has numbers of."""
-    places = {place for member in members for place in member.places}
-    return sorted(p for p in places if isinstance(p, Span) and part in ("all", p.part))
+def places_of(groups: Iterable[Group]) -> set[Place]:
+    """What some run has numbers of."""
+    return {at for each in groups for _, result in each.counted for at, _ in result.numbers}
 
 
 def group(members: Iterable[Member]) -> list[Group]:
@@ -265,14 +255,15 @@ class Comparison:
     def parts(self) -> list[str]:
         """The parts of the lengths that are shown: those that some run has; then all of them, if
         there are several."""
-        apart: list[str] = [p for p in PARTS if any(p in each.places for each in self.members)]
+        there = places_of(self.groups)
+        apart: list[str] = [part for part in PARTS if part in there]
         if self.metric in OF_RUN or not apart:
             return ["all"]
         return apart if len(apart) == 1 else [*apart, "all"]
 
     def table(self) -> Table:
         """One row for each run, length and metric."""
-        return table_of((each.differs, member) for each in self.groups for member in each.counted)
+        return table_of((each.differs, *run) for each in self.groups for run in each.counted)
 
     # For people ----------------------------------------------------------------------------------
 
@@ -309,8 +300,9 @@ class Comparison:
     def _measured(self, part: str) -> str:
         """Which pairs of a part were measured, in words."""
         text = self.about
-        if spans := spans_of(self.members, part):
-            low, high = spans[0].low, max(span.high for span in spans)
+        spans = [place for place in places_of(self.groups) if isinstance(place, Span)]
+        if ends := [end for of in spans if part in ("all", of.part) for end in of[:2]]:
+            low, high = min(ends), max(ends)
             text += f" of lengths {low} to {high}" if low < high else f" of length {low}"
         faults = {each.config.fault for each in self.members}
         fault = faults.pop() if len(faults) == 1 else None
@@ -466,13 +458,13 @@ class Comparison:
             curve = each.curve(metric).items()
             runs = [
                 {
-                    "run": str(member.path),
-                    "seed": member.config.seed,
-                    "data_seed": member.config.data_seed,
-                    "problem": member.problem or None,
-                    "values": {part: member.number(metric, part)[0] for part in parts},
+                    "run": str(m.path),
+                    "seed": m.config.seed,
+                    "data_seed": m.config.data_seed,
+                    "problem": m.problem or None,
+                    "values": {p: m.result and m.result.number(metric, p)[0] for p in parts},
                 }
-                for member in each.members
+                for m in each.members
             ]
             groups.append(
                 {
