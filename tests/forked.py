@@ -14,13 +14,13 @@ from multiprocessing.reduction import DupFd
 from pathlib import Path
 from typing import NamedTuple
 
-from toytrans.sweeps.pool import main_hidden
+from toytrans.sweeps.trial import main_hidden
 
 COMMAND = "from toytrans.cli import main; main()"
 """The program `toytrans`."""
 
 _CONTEXT = multiprocessing.get_context("forkserver")
-_CONTEXT.set_forkserver_preload(["toytrans.sweeps.pool", "toytrans.cli.app", "forked"])
+_CONTEXT.set_forkserver_preload(["toytrans.sweeps.trial", "toytrans.cli.app", "forked"])
 
 
 class Ended(NamedTuple):

@@ -21,8 +21,8 @@ from toytrans.evaluation import Scores
 from toytrans.model.initialisation import count_parameters
 from toytrans.sweeps import comparison
 from toytrans.sweeps.measure import of_lengths
-from toytrans.sweeps.pool import check_ray
 from toytrans.sweeps.sweep import SWEEPS, plan, write
+from toytrans.sweeps.trial import check_ray
 from toytrans.training import run as training_run
 from toytrans.training.devices import tuned
 from toytrans.training.run import Record, RunFolder
@@ -55,7 +55,7 @@ class Records(list[Record]):
         from toytrans.report.charts import curves
 
         try:
-            return "".join(chart.svg for chart in curves({"": self})[:2])
+            return "".join(list(curves({"": self}).values())[:2])
         except UserError:  # matplotlib is an extra
             return None
 
@@ -220,7 +220,7 @@ class Comparison(comparison.Comparison):
     @property
     def runs(self) -> list[Run]:
         """The runs that have numbers, group by group. Raises UserError."""
-        return [load(member.path) for each in self.groups for member in each.counted]
+        return [load(member.path) for each in self.groups for member, _ in each.counted]
 
 
 def sweep(

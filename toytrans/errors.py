@@ -1,6 +1,6 @@
 """Errors that the user can fix."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 
 class UserError(Exception):
@@ -19,6 +19,15 @@ def shortened(text: str) -> str:
 
 
 HOW_TO_SEPARATE = "put spaces between symbols, and each sequence in quotes of its own"
+
+
+MOST_LISTED = 10
+
+
+def listed(names: Sequence[str]) -> str:
+    """Names with commas, the first ones of many."""
+    more = f" and {len(names) - MOST_LISTED} more" if len(names) > MOST_LISTED else ""
+    return ", ".join(names[:MOST_LISTED]) + more
 
 
 def did_you_mean(name: str, names: Iterable[str]) -> str:

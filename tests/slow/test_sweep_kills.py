@@ -40,17 +40,8 @@ def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, str]:
 
 
 def line(name: str, *more: str) -> list[str]:
-    return [
-        sys.executable,
-        "-m",
-        "toytrans",
-        "sweep",
-        "sweep.yaml",
-        "--out",
-        f"runs/sweeps/{name}",
-        *WORDS,
-        *more,
-    ]
+    words = ("sweep", "sweep.yaml", "--out", f"runs/sweeps/{name}", *WORDS, *more)
+    return [sys.executable, "-m", "toytrans", *words]
 
 
 def run(name: str, *more: str) -> str:
@@ -123,13 +114,8 @@ def test_two_ray_nodes_of_which_one_is_killed_give_the_same_table(undisturbed, m
         other = cluster.add_node(num_cpus=1)
         cluster.wait_for_nodes()
         environment = os.environ | {"RAY_ADDRESS": cluster.address}
-        with subprocess.Popen(
-            line("on-ray", "--on", "ray"),
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
-            env=environment,
-        ) as process:
+        streams = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
+        with subprocess.Popen(line("on-ray", "--on", "ray"), env=environment, **streams) as process:
             while len(list(Path("runs/sweeps/on-ray").glob("*/checkpoints/*.safetensors"))) < 3:
                 assert process.poll() is None, process.communicate()[1]
                 time.sleep(0.2)

@@ -3,11 +3,6 @@
 import csv
 import json
 import math
-import os
-import signal
-import subprocess
-import sys
-import time
 from pathlib import Path
 from statistics import fmean
 
@@ -15,7 +10,6 @@ import pytest
 from conftest import ROOT, Command
 
 from toytrans.sweeps import board as boards
-from toytrans.sweeps import trial
 from toytrans.sweeps.board import board_names, config_of, load_board, plan_board
 from toytrans.sweeps.trial import by_names
 
@@ -33,15 +27,16 @@ config:
 control:
   model: {positions: sinusoidal}
 tasks:
+  copy: {data: {task: copy}}
+measures:
   copy:
-    config: {data: {task: copy}}
-    measures:
-      short: {lengths: [1, 4], pairs: 60, decode: null, published: {somebody: 0.25}, aim: 0.5}
-      perplexity: {lengths: [1, 4], pairs: 60, decode: null, metric: perplexity}
-      long: {lengths: [9, 9], pairs: 10, decode: 2, metric: free_token_accuracy, control: 5}
-      ours alone: {lengths: [3, 3], pairs: 7, control: 0}
+    short: {lengths: [1, 4], pairs: 60, decode: null, published: {somebody: 0.25}, aim: 0.5}
+    perplexity: {lengths: [1, 4], pairs: 60, decode: null, metric: perplexity}
+    long: {lengths: [9, 9], pairs: 10, decode: 2, metric: free_token_accuracy, control: 5}
+    ours alone: {lengths: [3, 3], pairs: 7, control: 0}
 """
-BOTH = TINY + TINY[TINY.index("  copy:") :].replace("copy", "reverse")
+BOTH = TINY.replace("measures:", "  reverse: {data: {task: reverse}}\nmeasures:")
+BOTH += TINY[TINY.index("  copy:\n") :].replace("copy", "reverse")
 
 
 @pytest.fixture
@@ -81,7 +76,7 @@ def test_every_board_trains_one_model_beside_a_sinusoidal_one(name, scan_files):
         like = other.config.train.model_copy(update={"lr": one.config.train.lr})
         assert one.config.train == like, "the same budget"
         assert other.config.model.positions == "sinusoidal" != one.config.model.positions
-    for measure in (measure for each in trials for measure in each.measures.values()):
+    for measure in (measure for each in trials for measure in each.measures):
         assert (measure.pairs is None) == (measure.lengths is None), "all of a file"
         assert measure.pairs is None or measure.pairs >= 4
     assert {each.config.seed for each in trials} == {0, 1, 2, 3, 4}
@@ -96,7 +91,8 @@ def test_kept_results_are_those_of_the_board_as_it_is(name, scan_files):
     wanted = {
         (*each.about.values(), each.config.seed, key): measure.pairs
         for each in plan_board(name, scan_files).trials
-        for key, measure in each.measures.items()
+        for key, asked in board.measures[each.about["task"]].items()
+        if (measure := asked.of(each.about["config"])) in each.measures
     }
     assert found.keys() == wanted.keys() and len(found) == len(whole)
     assert all(pairs is None or found[key] == pairs for key, pairs in wanted.items())
@@ -179,53 +175,16 @@ def test_a_board_trains_writes_its_table_and_is_not_trained_twice(tiny, command:
     assert {line[1] for line in lines if line[:1] == ["ours"]} == {"2"}, "runs"
     assert "published: somebody 0.250" in again.out
     (run, *_) = folder.glob("copy-ours-s0-*")
-    found = json.loads((run / "eval.json").read_text())["measures"]
+    short, long = json.loads((run / "eval.json").read_text())[:2]
     (run / "eval.json").unlink()
     (tiny / "tiny.yaml").write_text(TINY.replace("pairs: 10, decode: 2", "pairs: 20, decode: 3"))
     assert "copy ours seed 0 from step 30" in command("board", "tiny").err
-    changed = json.loads((run / "eval.json").read_text())["measures"]
-    assert changed["short"] == found["short"], "measured to the same numbers"
-    assert changed["long"]["rows"] != found["long"]["rows"]
-
-
-def test_some_tasks_of_a_board_leave_the_numbers_of_the_others(tiny, command: Command, monkeypatch):
-    monkeypatch.setattr(boards, "SEEDS", (0,))
-    sweep = plan_board("tiny")
-    assert [trial.run(each) for each in sweep.trials] == [None, None]
-    (sweep.folder / "sweep.json").write_text('{"made": {}}')
+    changed = json.loads((run / "eval.json").read_text())
+    assert changed[0] == short, "measured to the same numbers"
+    assert changed[1]["rows"] != long["rows"]
     (tiny / "tiny.yaml").write_text(BOTH)
     answer = command("board", "tiny", "reverse")
     assert answer.code == 0 and "\nreverse: " in answer.out and "\ncopy: " not in answer.out
-    table = json.loads((tiny / "runs/boards/tiny/table.json").read_text())
-    assert {row[table["columns"].index("task")] for row in table["rows"]} == {"copy", "reverse"}
-
-
-@pytest.mark.parametrize("number", [signal.SIGHUP, signal.SIGKILL])
-def test_a_stopped_board_saves_and_goes_on(tiny, command: Command, number):
-    """However it ends: what it has started ends with it. Nothing of where it runs is imported."""
-    (tiny / "multiprocessing.py").write_text("open('imported', 'a')")
-    (tiny / "tiny.yaml").write_text(TINY.replace("max_steps: 30", "max_steps: 3000"))
-    (tiny / "run.py").write_text(
-        "from pathlib import Path\nfrom toytrans.sweeps import board\n"
-        f"board.FOLDER = Path({str(tiny)!r})\n"
-        "from toytrans.cli.app import main\n"
-        "if __name__ == '__main__': main()\n"
-    )
-    line = [sys.executable, "-P", "run.py", "board", "tiny"]
-
-    def heed_hangups() -> None:  # the tests may run under nohup
-        signal.signal(signal.SIGHUP, signal.SIG_DFL)
-
-    with subprocess.Popen(
-        line, cwd=tiny, stderr=subprocess.PIPE, text=True, preexec_fn=heed_hangups
-    ) as process:
-        ours = plan_board("tiny").trials[0]
-        for _ in range(600):
-            if ours.share_done() > 0:
-                break
-            time.sleep(0.1)
-        os.kill(process.pid, number)
-        process.communicate(timeout=60)  # to the end of all that have its standard error
-        assert process.returncode == (129 if number == signal.SIGHUP else -number)
-    assert not (tiny / "imported").exists()
-    assert not ours.results() and ours.saved_step() >= 10, "the training has saved"
+    table = json.loads((folder / "table.json").read_text())
+    both = {row[table["columns"].index("task")] for row in table["rows"]}
+    assert both == {"copy", "reverse"}, "the numbers of other tasks stay"

@@ -4,6 +4,7 @@ import contextlib
 import csv
 import io
 import json
+import math
 import re
 import shutil
 from pathlib import Path
@@ -12,13 +13,12 @@ from typing import Any
 
 import pytest
 from conftest import Command, config_of, tiny_yaml
-from members import member
 
 from toytrans.cli.results import print_comparison
 from toytrans.config.names import Metric
-from toytrans.sweeps.comparison import Comparison
-from toytrans.sweeps.groups import Member, group
-from toytrans.sweeps.measure import of_lengths
+from toytrans.sweeps.comparison import Comparison, Member, group, pairs_of
+from toytrans.sweeps.intervals import t_975
+from toytrans.sweeps.measure import OF_RUN, Result, of_lengths
 
 MATCH = ("--lengths", "1:7", "--examples", "40")
 
@@ -121,11 +121,30 @@ def test_numbers_go_to_a_table_and_a_picture(runs, command: Command, refused):
     assert "end the name with .png or .svg" in refused("eval", *runs, "--plot", "c.pdf")
 
 
-# What is shown -------------------------------------------------------------------------------
+# What is shown, of made-up runs ---------------------------------------------------------------
+
+ROTARY, ALIBI = {"model": {"positions": "rotary"}}, {"model": {"positions": "alibi"}}
+OF_PAIRS = (
+    *("exact_match_free_running", "exact_match_teacher_forced"),
+    *("token_accuracy_free_running", "token_accuracy_teacher_forced", "loss"),
+)
 
 
-def compared(members: list[Member]) -> Comparison:
-    return Comparison(of_lengths((1, 6), None), "exact_match", "test pairs", group(members))
+def member(
+    value: float, seed: int = 0, *, beyond: float | None = None, difference: float = 0.0, **sections
+) -> Member:
+    """A run whose exact match is a value, trained on lengths 1 to 6."""
+    places = [("all", None, value), ("in_range", None, value), ("in_range", 1, value)]
+    places += [("beyond", None, beyond), ("beyond", 7, beyond)] if beyond is not None else []
+    rows = [("", None, None, metric, 9, None) for metric in OF_RUN]
+    rows += [(part, n, n, m, share, 10) for part, n, share in places for m in OF_PAIRS]
+    about = {"measure": of_lengths((1, 6), None), "of_files": False, "train_length": (1, 6)}
+    result = Result(**about, difference=difference, rows=rows)
+    return Member(Path(f"run-{seed}"), config_of(seed=seed, **sections), result)
+
+
+def compared(members: list[Member], metric: Metric = "exact_match") -> Comparison:
+    return Comparison(of_lengths((1, 6), None), metric, "test pairs", group(members))
 
 
 def printed(members: list[Member]) -> str:
@@ -136,16 +155,59 @@ def printed(members: list[Member]) -> str:
     return out.getvalue()
 
 
-def of_sizes(*sizes: int, seeds: int = 2) -> list[Member]:
-    return [member(0.9, n, model={"d_ff": size}) for size in sizes for n in range(seeds)]
+@pytest.mark.parametrize(
+    ("sections", "keys"),
+    [
+        ([{"model": {"positions": "anchored"}}, ROTARY], ["model.positions"]),  # and its score_cap
+        ([ROTARY, ROTARY | {"data": {"train_length": [1, 9]}}], ["data.train_length"]),
+        ([ROTARY, ROTARY | {"data": {"test_length": [1, 99]}}], ["data.test_length"]),
+        (
+            [ROTARY, {"model": {"positions": "anchored", "score_cap": 5.0}}, ALIBI],
+            ["model.positions", "model.score_cap"],
+        ),
+        ([ROTARY], []),
+    ],
+)
+def test_keys_that_follow_from_others_set_nothing_apart(sections, keys):
+    groups = group([member(0.1, **each) for each in sections])
+    assert [list(each.differs) for each in groups] == [keys] * len(sections)
+
+
+def test_runs_that_differ_in_either_seed_are_one_group():
+    members = [member(0.1), member(0.3, 1), member(0.8, data={"seed": 5}), member(0.5, **ALIBI)]
+    found, _ = group(members)
+    assert found.by_seed() == {(0, 0): 0.1, (0, 5): 0.8, (1, 1): 0.3}
+    assert "seeds 0 0/5 1" in printed(members)
+
+
+def test_names_of_groups(here: Path):
+    (here / "mine.py").write_text("class Slope: pass\n")
+    own = {"model": {"positions": f"{here / 'mine.py'}:Slope"}}
+    for sections, names in (
+        ({"fault": "no_causal"}, ["none", "no_causal"]),
+        (own, [config_of().model.positions, "mine.py:Slope"]),
+        ({"model": {"d_ff": 8, "norm": "post"}}, ["A", "B"]),
+    ):
+        assert [each.name for each in group([member(0.9), member(0.1, **sections)])] == names
+
+
+def test_pairs_are_of_equal_seeds_alone():
+    first, second = group(
+        [member(v, seed, **ROTARY) for seed, v in enumerate([0.5, 0.6, 0.7, 0.7])]
+        + [member(v, seed, **ALIBI) for seed, v in ((1, 0.5), (2, 0.8), (3, 0.7), (9, 0.0))]
+    )
+    ((*both, difference, counts),) = pairs_of([first, second])
+    assert both == [first, second] and [*counts.values()][:3] == [1, 1, 1]
+    assert (difference.runs, difference.mean) == (3, pytest.approx(0.0, abs=1e-9))
+    assert difference.low == pytest.approx(-t_975(2) * 0.1 / math.sqrt(3))
+    assert not list(pairs_of([*group([member(0.1, 77, **ROTARY)]), second]))
 
 
 def test_differences_are_shown_in_range_and_beyond():
     """Two schemes that differ within the training lengths alone: the rest is a line."""
-    rotary = {"model": {"positions": "rotary"}}
     out = printed(
         [member(0.9 + seed / 100, seed, beyond=0.1) for seed in (0, 1)]
-        + [member(0.6 + seed / 100, seed, beyond=0.1, **rotary) for seed in (0, 1)]
+        + [member(0.6 + seed / 100, seed, beyond=0.1, **ROTARY) for seed in (0, 1)]
     )
     _, inside, beyond = out.split("difference over equal seeds")
     assert inside.startswith(", in range") and "+0.300" in inside
@@ -156,18 +218,11 @@ def test_differences_are_shown_in_range_and_beyond():
     ("more", "said", "needed"), [(1e-6, "more than 1,000", None), (0.05, "rotary 65", 65)]
 )
 def test_more_seeds_than_anybody_has_are_not_counted(more: float, said: str, needed: int | None):
-    rotary = {"model": {"positions": "rotary"}}
     members = [member(0.5 + more, 0), member(0.6 + more, 1)]
-    members += [member(0.6, 0, **rotary), member(0.5, 1, **rotary)]
+    members += [member(0.6, 0, **ROTARY), member(0.5, 1, **ROTARY)]
     assert said in " ".join(printed(members).split())
     pairs = compared(members).to_dict()["pairs"]
     assert [pair["seeds_needed"] for pair in pairs] == [needed] * 2
-
-
-def test_pairs_that_are_not_shown_are_counted():
-    out = printed(of_sizes(8, 16, 24, 32, 40, 48))
-    assert "(5 of 15 pairs; --json has all)" in out
-    assert "--json has all" not in printed(of_sizes(8, 16, 24, 32, 40))
 
 
 def test_runs_of_one_seed_each_show_numbers_and_no_dashes():
@@ -177,38 +232,29 @@ def test_runs_of_one_seed_each_show_numbers_and_no_dashes():
     assert " - " not in out and "difference over" not in out
 
 
-def test_names_of_several_keys_are_letters_with_a_line_for_each():
+def test_many_groups_have_letters_and_some_of_their_pairs():
+    """In pictures too. A run that decodes otherwise than it predicts is named."""
     configs = [{"positions": p, "n_decoder_layers": n} for p in ("rotary", "alibi") for n in (1, 2)]
     members = [member(0.9, seed, model=model) for model in configs for seed in range(9)]
-    out = printed(members)
+    out = printed([*members, member(0.5, 9, difference=0.25, model=configs[0])])
+    assert "free-running differs by +0.250" in out and out.count("differs by") == 1
     assert out.startswith("A: n_decoder_layers 1, positions rotary\nB: n_decoder_layers 2, ")
     rows = [line.split()[:2] for line in out.splitlines()]
-    assert ["group", "runs"] in rows and ["A", "9"] in rows and rows.count(["A", "B"]) == 1
+    assert ["group", "runs"] in rows and ["B", "9"] in rows and rows.count(["A", "B"]) == 1
+    assert "--json has all" not in out
     words = re.findall(">([^<>]+)</text>", compared(members).picture("", "svg").decode())
-    assert any(line.startswith("B: n_decoder_layers 2") for line in words), "in pictures too"
+    assert any(line.startswith("B: n_decoder_layers 2") for line in words)
+    sizes = [member(0.9, n, model={"d_ff": 8 * k}) for k in range(1, 7) for n in (0, 1)]
+    assert "(5 of 15 pairs; --json has all)" in printed(sizes)
 
 
 @pytest.mark.parametrize(("metric", "label"), [("loss", "loss in nats"), ("steps", "exact match")])
 def test_pictures_are_drawn_against_length(metric: Metric, label: str):
-    """With or without chosen lengths; a metric of whole runs has none."""
-    members = [member(0.9, seed, curve={1: 0.9, 2: 0.8}) for seed in (0, 1)]
-    for each in (of_lengths(None, None), of_lengths((1, 6), None)):
-        found = Comparison(each, metric, "", group(members)).picture("", "svg").decode()
-        words = re.findall(">([^<>]+)</text>", found)
-        assert any(line.startswith("source length") for line in words)
-        assert any(label in line for line in words)
-
-
-def test_own_code_is_named_by_its_path_from_here(here: Path):
-    (here / "mine.py").write_text("class Slope: pass\n")
-    own = {"model": {"positions": f"{here / 'mine.py'}:Slope"}}
-    names = {each.name for each in group([member(0.9), member(0.8, **own)])}
-    assert names == {config_of().model.positions, "mine.py:Slope"}
-
-
-def test_a_run_that_decodes_otherwise_than_it_predicts_is_named():
-    assert "free-running differs by +0.250" in printed([member(0.5, difference=0.25)])
-    assert "differs" not in printed([member(0.5)])
+    """A metric of whole runs has none."""
+    found = compared([member(0.9, seed, beyond=0.8) for seed in (0, 1)], metric)
+    words = re.findall(">([^<>]+)</text>", found.picture("", "svg").decode())
+    assert any(line.startswith("source length") for line in words)
+    assert any(label in line for line in words)
 
 
 # Which runs ----------------------------------------------------------------------------------
@@ -239,13 +285,7 @@ def test_broken_and_unfinished_runs_are_marked_and_not_averaged(runs, command: C
     averaged = [group["summaries"]["all"] for group in about["groups"]]
     assert [summary["runs"] for summary in averaged if summary] == [1]
     assert [each["run"] for each in about["unread"]] == ["runs/anchored-1"]
-
-
-def test_where_no_run_can_be_counted_the_exit_code_is_1(runs, command: Command):
-    for run in runs[:2]:
-        shutil.rmtree(f"{run}/checkpoints")
-    answer = command("eval", *runs[:2])
-    assert answer.code == 1 and answer.out.count("not counted: runs/rotary-") == 2
+    assert command("eval", "runs/rotary-1", "runs/diverged").code == 1, "none can be counted"
 
 
 def test_what_is_no_run_is_refused(runs, refused):

@@ -1,11 +1,10 @@
-"""Initialisation and data have seeds of their own, and both are seeds of a group."""
+"""Initialisation and data have seeds of their own."""
 
-import json
 from pathlib import Path
 
 import pytest
 import torch
-from conftest import Command, config_of, tensors_of
+from conftest import config_of
 
 from toytrans.config.schema import Config
 from toytrans.data.batches import training_batches
@@ -34,16 +33,3 @@ def test_data_follow_data_seed_and_weights_follow_seed(task, tmp_path):
     assert open_dataset(plain).facts == open_dataset(other_weights).facts
     if task == "lexicon":
         assert open_dataset(plain).facts != open_dataset(other_data).facts, "its dictionary"
-
-
-def test_runs_that_differ_in_either_seed_are_one_group(here: Path, command: Command):
-    runs = ["seed=1", "seed=2", "data.seed=5", "train.lr=1e-3"]
-    for changes in runs:
-        assert command("train", "c.yaml", "--set", changes, "--out", changes).code == 0
-    groups = json.loads(command("eval", *runs, "--json").out)["groups"]
-    assert "seeds 0 0/5 1 2" in command("eval", *runs, "--metric", "loss").out
-    found = [{run["run"] for run in group["runs"]} for group in groups]
-    assert found == [set(runs[:3]), set(runs[3:])]
-    assert command("train", "c.yaml", "--seed", "1", "--out", "short").code == 0
-    assert (here / "short/config.yaml").read_text() == (here / "seed=1/config.yaml").read_text()
-    assert tensors_of(here / "short") == tensors_of(here / "seed=1")

@@ -2,8 +2,9 @@
 
 import csv
 import json
+import multiprocessing
 import os
-import random
+import re
 import shutil
 import signal
 import subprocess
@@ -13,6 +14,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+import torch
 from conftest import Command, tiny_yaml
 from safetensors.torch import load_file
 
@@ -20,8 +22,11 @@ from toytrans.config.load import load_config
 from toytrans.errors import UserError
 from toytrans.sweeps import trial
 from toytrans.sweeps.measure import Measure, of_lengths
-from toytrans.sweeps.sweep import Sweep, plan, write
+from toytrans.sweeps.sweep import Sweep, plan, read_grid, write
+from toytrans.training import devices
+from toytrans.training.checkpoint import saved_steps
 from toytrans.training.run import METRICS
+from toytrans.training.session import locked_folder
 
 TWO = ("--set", "model.positions=rotary,anchored")
 SWEEP = Path("runs/sweeps/c")
@@ -39,7 +44,7 @@ def train_here(sweep: Sweep) -> None:
     for each in sweep.waiting():
         trial.run(each)
     sweep.folder.mkdir(parents=True, exist_ok=True)
-    (sweep.folder / "sweep.json").write_text(json.dumps({"made": {}, **sweep.about}))
+    (sweep.folder / "sweep.json").write_text(json.dumps({"made": {}, **sweep.asked}))
     write(sweep)
 
 
@@ -173,13 +178,72 @@ def test_a_metric_is_chosen_and_zeros_are_one_line(trained, command: Command):
     for each in trained.trials:
         path = each.path / "eval.json"
         found = json.loads(path.read_text())
-        for row in found["measures"]["test"]["rows"]:
+        for row in found[0]["rows"]:
             row[4] = 0.0
         path.write_text(json.dumps(found))
     lines = command(*AGAIN).out.splitlines()
     said = "free-running exact match, in range: test pairs of lengths 1 to 3: 0 in every run"
     assert lines[0] == said
     assert len(lines) <= 5 and not any("difference" in line for line in lines)
+
+
+# The grid ------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("text", "values"),
+    [
+        (" a , b ", ["a", "b"]),
+        ("[1,20],[1,40]", ["[1,20]", "[1,40]"]),
+        ("[[1,2],3],{a: 1, b: 2}", ["[[1,2],3]", "{a: 1, b: 2}"]),
+        ("'a,b',\"c,d\",e", ["'a,b'", '"c,d"', "e"]),
+        ("1e-3,null,true", ["1e-3", "null", "true"]),
+        ("own.py:f,cuda:7", ["own.py:f", "cuda:7"]),
+    ],
+)
+def test_values_are_split_outside_of_brackets_and_quotes(text, values):
+    assert read_grid([f"key={text}"]) == {"key": values}
+
+
+@pytest.mark.parametrize(
+    ("words", "fragments"),
+    [
+        (["--set", "model.positions"], ["write it as section.key=value,value"]),
+        (["--set", "a=1,,2"], ["--set a=1,,2: write it as"]),
+        (["--set", "a=],b"], ["brackets have two ends"]),
+        (["--set", "a=1", "--set", "a=2"], ["a is given twice"]),
+        (["--set", "seed=1,2"], ["--seeds, say 0:9"]),
+        (["--seeds", "9:0"], ["--seeds 9:0: write them as FROM:TO"]),
+        (["--set", "model.position=rotary,alibi"], ["model.position: unknown key; did you mean"]),
+        (["--set", "model.n_heads=2,3", "--set", "model.d_ff=8,16"], ["n_heads=3 model.d_ff=8: "]),
+        (
+            ["--set", "model.positions=rotary,learned", "--lengths", "1:4000"],
+            ["positions=learned: ", "max_positions"],
+        ),
+        (["--seeds", "0:99999"], ["100,000 runs are more than 10,000"]),
+        (["--set", "device=cuda:7,cpu"], ["device=cuda:7: device cuda:7 is not on"]),
+        (["--set", "fault=wrong_scale,no_causal", "--set", "model.n_heads=1"], ["wrong_scale"]),
+        (["--lengths", "1:70000"], ["lengths 1:70000: a length is at most 65536"]),
+    ],
+)
+def test_a_sweep_that_cannot_run_is_refused_as_a_whole(words, fragments, here: Path, refused):
+    message = refused("sweep", "c.yaml", *words)
+    for fragment in fragments:
+        assert fragment in message
+    assert not (here / "runs").exists()
+
+
+def test_a_config_that_is_named_in_two_ways_is_trained_once(here: Path):
+    assert len(planned("train.lr=1e-3,0.001,2e-3", seeds=range(1)).trials) == 2
+
+
+def test_a_mistake_in_the_base_file_is_told_once(here: Path, refused):
+    assert "no config; name one" in refused("sweep")
+    text = Path("c.yaml").read_text().replace("eval_every", "checkpoint_every")
+    Path("c.yaml").write_text(text)
+    for grid in ("model.positions=rotary,anchored", "model.n_heads=2,3"):
+        message = refused("sweep", "c.yaml", "--seeds", "0:2", "--set", grid)
+        assert message.count("checkpoint_every") == 1
 
 
 # Failures ------------------------------------------------------------------------------------
@@ -246,11 +310,22 @@ def test_a_bug_in_a_run_ends_the_sweep_as_any_other_bug(trained, monkeypatch, co
 
 
 @pytest.mark.parametrize(
-    ("name", "codes"), [("eval.json", (2, 0)), ("sweep.json", (2, 2)), ("failed.json", (0, 0))]
+    ("name", "text", "codes"),
+    [
+        ("sweep.json", '{"measures": 3}', (2, 2)),
+        ("failed.json", "{", (0, 0)),
+        ("eval.json", '{"measures": 3}', (2, 0)),
+        *(("eval.json", value, (2, 0)) for value in ("null", '"text"', "1e15", "-2.0")),
+    ],
 )
-def test_a_spoiled_file_ends_in_one_line(name, codes, trained, command: Command):
+def test_a_spoiled_file_ends_in_one_line(name, text, codes, trained, command: Command):
+    """Also where only a share is no share."""
     folder = SWEEP if name == "sweep.json" else trained.trials[0].path
-    (folder / name).write_text('{"measures": 3}')
+    if not text.startswith("{"):
+        share = r'("exact_match_free_running",\s+)[\d.]+'
+        text, count = re.subn(share, rf"\g<1>{text}", (folder / name).read_text(), count=1)
+        assert count == 1
+    (folder / name).write_text(text)
     for words, code in zip((AGAIN, ("eval", str(SWEEP))), codes, strict=True):
         answer = command(*words)
         assert answer.code == code and "internal error" not in answer.err, answer
@@ -258,23 +333,13 @@ def test_a_spoiled_file_ends_in_one_line(name, codes, trained, command: Command)
         assert name == "failed.json" or f"{name}: not what a sweep writes; " in said
 
 
-@pytest.mark.parametrize("value", [None, "text", 1e15, -2.0], ids=str)
-def test_a_number_that_no_measure_gives_is_refused(value, trained, command: Command):
-    path = trained.trials[0].path / "eval.json"
-    found = json.loads(path.read_text())
-    rows = found["measures"]["test"]["rows"]
-    share = next(row for row in rows if row[3] == "exact_match_free_running")
-    share[4] = value
-    path.write_text(json.dumps(found))
-    assert "eval.json: not what a sweep writes" in command("eval", str(SWEEP)).out
-    assert command("doctor", str(path.parent)).code in (0, 1)
-
-
 def test_a_folder_of_something_else_is_left_alone(here: Path, refused):
     Path("mine").mkdir()
     Path("mine/table.csv").write_text("1")
     assert "mine: not a sweep, so it is left alone" in refused("sweep", "c.yaml", "--out", "mine")
-    assert "c.yaml: no folder for a sweep" in refused("sweep", "c.yaml", "--out", "c.yaml")
+    assert "c.yaml: not a sweep, so it is left alone" in refused(
+        "sweep", "c.yaml", "--out", "c.yaml"
+    )
     assert os.listdir("mine") == ["table.csv"] and not Path("runs").exists()
     Path("runs").symlink_to("nowhere")
     with pytest.raises(UserError, match="sweep.json cannot be written"):
@@ -292,27 +357,166 @@ def test_without_an_extra_one_line_says_what_to_install(trained, command: Comman
     assert answer.code == 2 and "not installed; `python -m pip install ray`" in answer.err
 
 
+# Processes -----------------------------------------------------------------------------------
+
+LOUD = """\
+import multiprocessing
+def f(source):
+    if multiprocessing.parent_process():
+        raise type("Loud" * 250_000, (Exception,), {})
+    return source[::-1]
+def g(source):
+    return source[::-1]
+"""
+"""A task that fails in the process of a trial alone, where the sweep has been checked already."""
+
+
+def test_a_megabyte_of_error_costs_its_own_run_alone(here: Path, command: Command):
+    Path("own.py").write_text(LOUD)
+    answer = command("sweep", "c.yaml", "--set", "data.task=own.py:f,own.py:g")
+    assert answer.code == 1, answer.err
+    (failed,) = (line for line in answer.err.splitlines() if "failed: " in line)
+    assert "raises LoudLoud" in failed and len(failed) < 2_500
+    (written,) = Path("runs/sweeps/c").glob("*/failed.json")
+    assert len(json.loads(written.read_text())["reason"]) <= 2_000
+    assert "not counted: " in answer.out
+    assert len(list(Path("runs/sweeps/c").glob("*/eval.json"))) == 1
+
+
+def test_a_process_that_is_killed_fails_alone(here: Path, monkeypatch):
+    """As the system kills one that needs too much memory; and the server that starts them."""
+    context = multiprocessing.get_context("forkserver")
+    starts = iter([EOFError("the server is gone"), None])
+    start = context.Process.start
+
+    def failing(process) -> None:
+        if (error := next(starts)) is not None:
+            raise error
+        start(process)
+
+    monkeypatch.setattr(context.Process, "start", failing)
+    Path("c.yaml").write_text(Path("c.yaml").read_text().replace("max_steps: 6", "max_steps: 9999"))
+    lost, doomed = planned(seeds=range(2)).trials
+    failures = {}
+    for ended in trial.run_here([lost, doomed], 1):
+        if doomed.share_done() > 0:
+            for process in multiprocessing.active_children():
+                process.kill()
+        failures |= {each.path: failure for each, failure in ended}
+    assert "no process could be started" in failures[lost.path].reason
+    assert "exit code -9 (killed; out of memory?)" in failures[doomed.path].reason
+    for each in (lost, doomed):
+        assert trial.read_failure(each.path) == failures[each.path] and not each.is_done()
+
+
+def test_as_many_processes_as_asked_and_one_a_core_at_most(here: Path, monkeypatch):
+    """One in all where any run is on a GPU."""
+    choose = lambda name, *_: torch.device(name)  # noqa: E731  # as if there were a GPU
+    monkeypatch.setattr(devices, "choose_device", choose)
+    monkeypatch.setattr("toytrans.sweeps.sweep.choose_device", choose)
+    monkeypatch.setattr(trial, "usable_cores", lambda: 8)
+    for grid in ("device=cpu,cuda", "device=cuda,cpu", "device=cuda"):
+        trials = planned(grid, seeds=range(10)).trials
+        assert [trial.processes_for(trials, asked) for asked in (None, 3, 99)] == [1, 3, 8]
+    trials = planned("device=cpu", seeds=range(10)).trials
+    assert [trial.processes_for(trials, asked) for asked in (None, 3, 99)] == [8, 3, 8]
+
+
+def test_data_files_are_read_once_however_many_trials(here: Path, monkeypatch):
+    Path("train.tsv").write_text("1 2\t2 1\n2 1\t1 2\n")
+    files = {"train": "train.tsv", "valid": "train.tsv", "test": "train.tsv"}
+    Path("c.yaml").write_text(tiny_yaml(data={"files": files}))
+    opened, system = [], os.open
+
+    def counting(path, *given, **more):
+        opened.append(Path(path).name)
+        return system(path, *given, **more)
+
+    monkeypatch.setattr(os, "open", counting)
+    counts = []
+    for seeds in (1, 20):
+        opened.clear()
+        planned(seeds=range(seeds))
+        counts.append(opened.count("train.tsv"))
+    assert counts[0] == counts[1] > 0
+
+
+def test_a_training_that_still_saves_is_waited_for(here: Path, monkeypatch):
+    """As after a kill of the parent alone: its processes save, and only then leave."""
+    (each,) = planned(seeds=range(1)).trials
+    monkeypatch.setattr(trial, "SECONDS_FOR_LOCK", 0.3)
+    each.path.mkdir(parents=True)
+    with locked_folder(each.path):
+        began = time.monotonic()
+        failure = trial.run(each)
+        assert time.monotonic() - began >= 0.3
+    assert failure is not None and "another training is writing here" in failure.reason
+    assert trial.run(each) is None and each.results()
+
+
+def test_a_sweep_on_ray_ends_like_one_on_this_machine(here: Path, command: Command):
+    """Bit for bit, a failure included, and Ray prints nothing."""
+    pytest.importorskip("ray")
+    words = ("sweep", "c.yaml", "--seeds", "0:0", "--set", "train.lr=1e-3,1e30")
+    line = [sys.executable, "-m", "toytrans", *words, "--on", "ray", "--out", "runs/sweeps/ray"]
+    done = subprocess.run(line, capture_output=True, text=True)
+    assert done.returncode == 1, done.stderr
+    known = r"[12]/2 train.lr=|written: |runs/sweeps/ray: 2 runs"
+    assert [line for line in done.stderr.splitlines() if not re.match(known, line)] == []
+    local = command(*words, "--out", "runs/sweeps/local")
+    assert local.out.replace("sweeps/local", "sweeps/ray") == done.stdout
+    ours, theirs = (
+        {path.parts[3:]: load_file(path) for path in Path("runs/sweeps", name).rglob("*.safet*")}
+        for name in ("ray", "local")
+    )
+    assert ours.keys() == theirs.keys() and len(ours) >= 2
+    for place, tensors in ours.items():
+        assert all(theirs[place][name].equal(tensor) for name, tensor in tensors.items())
+
+
 # Kills ---------------------------------------------------------------------------------------
 
+LONGER = tiny_yaml(train={"max_steps": 500, "eval_every": 250})
+MEASURED = of_lengths((1, 6), 60)
 
-def test_a_sweep_that_is_killed_ends_with_the_same_table(here: Path, command: Command):
-    """SIGKILL of all its processes at a random moment; tests/slow does so more often."""
-    text = Path("c.yaml").read_text().replace("max_steps: 6", "max_steps: 60")
-    Path("c.yaml").write_text(text)
+
+def numbers() -> list[dict[str, str]]:
+    """The table, which does not depend on when a training was stopped, but for its seconds."""
+    return [row for row in table() if row["metric"] != "seconds"]
+
+
+@pytest.fixture(scope="module")
+def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> list[dict[str, str]]:
+    folder = tmp_path_factory.mktemp("undisturbed")
+    (folder / "c.yaml").write_text(LONGER)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.chdir(folder)
+        train_here(planned(measure=MEASURED))
+        return numbers()
+
+
+@pytest.mark.parametrize(
+    ("kill", "number"),
+    [(os.killpg, signal.SIGKILL), (os.kill, signal.SIGKILL), (os.kill, signal.SIGTERM)],
+    ids=["all processes", "its own process", "asked to end"],
+)
+def test_a_sweep_that_is_stopped_ends_with_the_same_table(
+    kill, number, undisturbed, here: Path, command: Command
+):
+    """What it has started ends with it, and saves unless it is killed too. Nothing of the folder
+    where it runs is imported. tests/slow kills more often."""
+    Path("c.yaml").write_text(LONGER)
+    Path("multiprocessing.py").write_text("open('imported', 'a')")
     words = ("sweep", "c.yaml", "--seeds", "0:1", "--lengths", "1:6", "--examples", "60")
-    line = [sys.executable, "-m", "toytrans", *words]
-    measure = of_lengths((1, 6), 60)
-    with subprocess.Popen(line, stderr=subprocess.DEVNULL, start_new_session=True) as process:
-        first = planned(measure=measure).trials[0]
+    line = [sys.executable, "-P", "-m", "toytrans", *words]
+    with subprocess.Popen(line, stderr=subprocess.PIPE, start_new_session=True) as process:
+        first = planned(measure=MEASURED).trials[0]
         while first.share_done() == 0 and process.poll() is None:
             time.sleep(0.05)
-        time.sleep(random.Random(0).random() / 4)
-        os.killpg(process.pid, signal.SIGKILL)
-    assert len(planned(measure=measure).waiting()) == 2
-    killed = command(*words)
-    assert killed.code == 0, killed.err
-    rows = [row for row in table() if row["metric"] != "seconds"]
-    shutil.rmtree(SWEEP)
-    train_here(planned(measure=measure))
-    assert rows == [row for row in table() if row["metric"] != "seconds"]
-    assert command(*words).out == killed.out
+        kill(process.pid, number)
+        process.communicate(timeout=60)  # to the end of all that have its standard error
+        assert process.returncode == (143 if number == signal.SIGTERM else -number)
+    assert not Path("imported").exists() and not first.results()
+    assert kill is os.killpg or saved_steps(first.path), "the training has saved"
+    assert command(*words).code == 0
+    assert numbers() == undisturbed

@@ -136,13 +136,12 @@ def _measured(
         def follow(count: int, total: int) -> None:
             bar.show(bar.done + count / total, str(run.path))
 
-        return run.measure(pairs_of, wanted.selection(), wanted.decode, beam, follow)
+        return run.measure(pairs_of, wanted.selection, wanted.decode, beam, follow)
 
 
 def _alone(path: Path, metric: Metric, wanted: "Measure", take: "Take") -> "Comparison":
     """One run, as a comparison has it."""
-    from toytrans.sweeps.comparison import Comparison
-    from toytrans.sweeps.groups import Member, group
+    from toytrans.sweeps.comparison import Comparison, Member, group
     from toytrans.training.run import RunFolder
 
     member = Member(path, RunFolder.open(path).config, take(path, wanted))

@@ -9,6 +9,7 @@ import typer
 from toytrans.cli.common import write_new
 from toytrans.cli.explain import print_card
 from toytrans.cli.terminal import note, output, plain, print_table
+from toytrans.errors import listed
 from toytrans.exercises import MOST_ANSWERS, MOST_STUDENTS
 from toytrans.files import csv_bytes, read_whole
 
@@ -145,11 +146,11 @@ def grade(
     if csv is not None:
         _write_grades(csv, csv_bytes([columns, *marks]))
     if page is not None:
+        from toytrans.report.page import Grid, Section
         from toytrans.report.page import page as page_of
-        from toytrans.report.page import section
 
-        table = (columns, marks, "data sortable lines")
-        grades = section("grades", "Grades", text=total, table=table)
+        table = Grid(columns, marks, "data sortable lines")
+        grades = Section("grades", "Grades", text=total, table=table)
         _write_grades(page, page_of(folder.resolve().name, [grades]).encode(errors="replace"))
     numbers = ("answer", "right", "fault", "answers", "hints")  # whole on one line
     rows = [[m.student, *(str(getattr(m, name)) or "-" for name in numbers)] for m in marks]
@@ -159,8 +160,6 @@ def grade(
             _say(f"{mark.student}: {mark.note}")
     _say(total)
     if names := exercises.left_out(folder):
-        from toytrans.sweeps.sweep import listed
-
         note(f"not graded, no exercise found in them: {listed(names)}")
 
 

@@ -61,8 +61,8 @@ def sweep(
     span = span_of("--lengths", lengths, "1:400")
     from toytrans.figures import check_matplotlib
     from toytrans.sweeps.measure import of_lengths
-    from toytrans.sweeps.pool import check_ray
     from toytrans.sweeps.sweep import SWEEPS, plan, write
+    from toytrans.sweeps.trial import check_ray
 
     if on == "ray":
         check_ray()
@@ -91,14 +91,12 @@ def sweep(
 def _numbers(trial: "Trial") -> str:
     """The numbers of a run that has ended."""
     from toytrans.evaluation import PARTS
-    from toytrans.sweeps.groups import Member
-    from toytrans.sweeps.measure import TEST
 
-    member = Member(trial.path, trial.config, trial.results()[TEST])
-    values = {part: member.value("exact_match", part) for part in PARTS}
+    ((measure, result),) = trial.results().items()
+    values = {part: result.number("exact_match", part)[0] for part in PARTS}
     matches = ", ".join(f"{PARTS[p]} {share(v)}" for p, v in values.items() if v is not None)
-    seconds = member.value("seconds")
-    return f"{trial.measures[TEST].decoding} exact match: {matches} ({seconds:.0f} s)"
+    seconds, _ = result.number("seconds")
+    return f"{measure.decoding} exact match: {matches} ({seconds:.0f} s)"
 
 
 def board(
@@ -140,7 +138,7 @@ def board(
 
 
 def _print_board(board: "Board", found: "list[tuple[str, str, Comparison]]") -> None:
-    from toytrans.sweeps.measure import number
+    from toytrans.sweeps.measure import written
 
     def say(text: str, style: str = "") -> None:
         output().print(text, style=style, markup=False)
@@ -149,12 +147,12 @@ def _print_board(board: "Board", found: "list[tuple[str, str, Comparison]]") -> 
     for sentence in (f"Our positions know: {board.knows}", *board.notes):
         say(sentence)
     for task, key, compared in found:
-        shown, measure = compared.part("all"), board.tasks[task].measures[key]
+        shown, measure = compared.part("all"), board.measures[task][key]
         aim = f" (aim {measure.aim})" if measure.aim is not None else ""
         say(f"\n{task}: {shown.title}{aim}", "bold")
         if shown.rows:
             print_table(shown.names, shown.numbers, shown.rows, shown.last, box=None)
-        numbers = (f"{who} {number(v, measure.metric)}" for who, v in measure.published.items())
+        numbers = (f"{who} {written(v, measure.metric)}" for who, v in measure.published.items())
         if measure.published:
             say(f"published: {', '.join(numbers)}")
 

@@ -1,14 +1,14 @@
 """Curves of the training, and exact match by length, as SVG. Its text can be read out."""
 
-import math
 import warnings
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 from markupsafe import Markup, escape
 
-from toytrans.figures import draw_lengths, drawn
+from toytrans.evaluation import Scores
+from toytrans.figures import Point, draw_lengths, drawn
 from toytrans.inspection.table import printable
 
 if TYPE_CHECKING:
@@ -17,8 +17,6 @@ if TYPE_CHECKING:
 
 MOST_POINTS = 400
 """Points of a curve of one run; more are thinned out evenly."""
-
-Rows = list[dict[str, Any]]
 
 CURVES: dict[str, dict[str, str]] = {
     "Loss in nats a token": {"loss": "training", "valid_loss": "validation"},
@@ -29,36 +27,28 @@ CURVES: dict[str, dict[str, str]] = {
 """Titles, and the keys of records with the names of their lines."""
 
 LOGARITHMIC = ("loss", "valid_loss", "grad_norm")
+"""Keys on a scale that has no place for 0."""
 
 
-class Chart(NamedTuple):
-    """title: read by screen readers too."""
-
-    title: str
-    svg: Markup
-
-
-def curves(runs: Mapping[str, Sequence[dict[str, Any]]]) -> list[Chart]:
-    """Charts of the records of some runs by name. What no run has measured is left out."""
-    charts = []
+def curves(runs: Mapping[str, Sequence[dict[str, Any]]]) -> dict[str, Markup]:
+    """Charts by title, of the records of some runs by name. What no run has measured is left
+    out."""
+    charts = {}
     for title, keys in CURVES.items():
         lines: dict[str, list[tuple[float, float]]] = {}
         for name, records in runs.items():
             for key, line in keys.items():
                 label = ", ".join([name] * (len(runs) > 1) + [line] * (len(keys) > 1))
-                known = [row for row in records if _is_drawn(row.get(key), key)]
+                points = [(r["step"], r[key]) for r in records if r.get(key) is not None]
+                known = [p for p in points if p[1] > 0 or key not in LOGARITHMIC]
                 count = min(len(known), MOST_POINTS)
-                some = [known[k * (len(known) - 1) // max(1, count - 1)] for k in range(count)]
-                lines[label] = [(row["step"], row[key]) for row in some]
+                lines[label] = [
+                    known[k * (len(known) - 1) // max(1, count - 1)] for k in range(count)
+                ]
         if any(lines.values()):
             log = next(iter(keys)) in LOGARITHMIC
-            charts.append(_chart(title, partial(_draw_lines, lines, len(keys), log)))
+            charts[title] = _chart(title, partial(_draw_lines, lines, len(keys), log))
     return charts
-
-
-def _is_drawn(value: Any, key: str) -> bool:
-    """Whether a scale has a place for a value."""
-    return value is not None and math.isfinite(value) and (value > 0 or key not in LOGARITHMIC)
 
 
 def _draw_lines(
@@ -80,15 +70,13 @@ def _draw_lines(
         axes.legend(frameon=False)
 
 
-def lengths(runs: dict[str, Rows], trained: tuple[int, int] | None) -> Chart:
-    """Exact match with its 95% interval by source length, of some runs by name.
-
-    runs: rows with length, exact_match, low and high. trained: the training lengths.
-    """
-    lines = {
-        printable(name): [(of["length"], of["exact_match"], of["low"], of["high"]) for of in rows]
-        for name, rows in runs.items()
-    }
+def lengths(title: str, runs: Mapping[str, Scores], trained: tuple[int, int] | None) -> Markup:
+    """Free-running exact match with its 95% interval by source length, of some runs by name.
+    trained: the training lengths."""
+    lines = dict[str, list[Point]]()
+    for name, scores in runs.items():
+        every = [(n, scores.summary(n, n)) for n in scores.lengths]
+        lines[printable(name)] = [(n, of["exact_match"], of["low"], of["high"]) for n, of in every]
 
     def draw(axes: "Axes") -> None:
         draw_lengths(axes, lines, [trained] if trained else [])
@@ -97,13 +85,13 @@ def lengths(runs: dict[str, Rows], trained: tuple[int, int] | None) -> Chart:
         label = "free-running exact match"
         axes.set(xlabel="source length in symbols", ylabel=label, ylim=(-0.02, 1.02))
 
-    return _chart("Exact match by length", draw, (11, 3))
+    return _chart(title, draw, (11, 3))
 
 
 def _chart(
     title: str, draw: Callable[["Axes"], None], inches: tuple[float, float] = (6, 2.6)
-) -> Chart:
-    """Raises UserError without matplotlib."""
+) -> Markup:
+    """An SVG whose title is read by screen readers. Raises UserError without matplotlib."""
 
     def fill(figure: "Figure") -> None:
         axes = figure.subplots()
@@ -114,4 +102,4 @@ def _chart(
         warnings.simplefilter("ignore")  # of letters that its font lacks; the reader's has them
         picture = drawn(inches, fill, svg_hashsalt=title, font_size=9).decode()
     _, tag, rest = picture.partition("<svg")
-    return Chart(title, Markup(f'{tag} role="img" aria-label="{escape(title)}"{rest}'))
+    return Markup(f'{tag} role="img" aria-label="{escape(title)}"{rest}')

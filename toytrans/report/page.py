@@ -9,7 +9,6 @@ from markupsafe import Markup
 
 from toytrans import __version__
 from toytrans.inspection.table import printable
-from toytrans.report.charts import Chart
 
 
 class Cell(NamedTuple):
@@ -49,14 +48,16 @@ class Block(NamedTuple):
 
 
 class Section(NamedTuple):
-    """One part of a page. name: of its anchor. missing: what cannot be shown, and why."""
+    """One part of a page. name: of its anchor. missing: what cannot be shown, and why. charts: SVG
+    by title."""
 
     name: str
     title: str
     text: str = ""
     missing: str = ""
-    charts: Sequence[Chart] = ()
+    charts: Mapping[str, Markup] = {}
     blocks: Sequence[Block] = ()
+    table: Grid | None = None
 
 
 def lacking(sections: Iterable[Section]) -> list[str]:
@@ -66,12 +67,6 @@ def lacking(sections: Iterable[Section]) -> list[str]:
         for reason in each.missing.splitlines():
             titles.setdefault(reason, []).append(each.title)
     return [f"the page lacks parts of {', '.join(t)}: {reason}" for reason, t in titles.items()]
-
-
-def section(name: str, title: str, *, table: Any = None, **parts: Any) -> Section:
-    """A section. table: headings, rows and the rest of a `Grid`. parts: fields of `Section`."""
-    blocks = [*parts.pop("blocks", ()), *([Block([Grid(*table)])] if table else ())]
-    return Section(name, title, blocks=blocks, **parts)
 
 
 def html(form: str, *texts: str) -> Markup:

@@ -5,6 +5,7 @@ A part that cannot be made says why in its place, so that a page of a damaged ru
 
 import os
 from collections.abc import Callable, Iterator, Sequence
+from itertools import groupby
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -16,18 +17,17 @@ from toytrans.data.batches import make_batch
 from toytrans.data.open import Selection, pairs_of_split
 from toytrans.doctor.findings import examine
 from toytrans.doctor.record import read_snapshot
-from toytrans.errors import UserError
+from toytrans.errors import UserError, listed
 from toytrans.evaluation import PARTS, Scores, spans, translate
+from toytrans.inspection import heads
 from toytrans.inspection.heads import AttentionMaps, few, maps_of, validation_pairs
 from toytrans.inspection.shown import ATTENTIONS, InspectedBatch
 from toytrans.inspection.table import CLOSED, Table
 from toytrans.model.build import as_transformer
 from toytrans.model.initialisation import count_parameters
 from toytrans.report import charts
-from toytrans.report.attention import at_step, steps_of
-from toytrans.report.page import Block, Cell, Grid, Section, html, section
+from toytrans.report.page import Block, Cell, Grid, Section, html
 from toytrans.sweeps.comparison import runs_of
-from toytrans.sweeps.sweep import listed
 from toytrans.training.faults import objective_of
 from toytrans.training.run import METRICS, NOT_MEASURED, Record, Run, RunFolder, state_of
 
@@ -39,6 +39,9 @@ TRANSLATED, SHOWN = 200, 15
 
 MASK_LENGTHS = (8, 4)
 """Source lengths of the pairs whose masks are shown: the second has pads."""
+
+MOST_CELLS = 30_000
+"""Cells of all attention maps of a page. Checkpoints are left out where there would be more."""
 
 Follow = Callable[[str], None]
 """Called with what is being done."""
@@ -89,17 +92,17 @@ def sections_of(views: Sequence[View], follow: Follow) -> Iterator[Section]:
     for name, view in named.items():
         follow(f"exact match of {name}")
         problem = view.problem
-        try:
-            if view.run is not None:
+        if view.run is not None:
+            try:
                 results[name] = view.run.measure("test", Selection(examples=EVALUATED))
-        except UserError as error:
-            problem = str(error)
+            except UserError as error:
+                problem = str(error)
         for line in problem.splitlines():
             missing.setdefault(line, []).append(name)
     lines = [f"{listed(names)}: " * several + line for line, names in missing.items()]
     yield _summary(named, results, "\n".join(lines))
     if recorded := {name: view.records for name, view in named.items() if view.records}:
-        yield section("curves", "Training", charts=charts.curves(recorded))
+        yield Section("curves", "Training", charts=charts.curves(recorded))
     if results:
         yield _lengths(results)
     if not several:
@@ -107,7 +110,7 @@ def sections_of(views: Sequence[View], follow: Follow) -> Iterator[Section]:
     yield _config(named)
     if not several and (folder := views[0].folder) and folder.environment:
         rows = [(key, _text(value)) for key, value in folder.environment.items()]
-        yield section("environment", "Environment", table=((), rows, "facts"))
+        yield Section("environment", "Environment", table=Grid((), rows, "facts"))
 
 
 def _inside(view: View, follow: Follow) -> Iterator[Section]:
@@ -127,11 +130,7 @@ def _inside(view: View, follow: Follow) -> Iterator[Section]:
         try:
             yield make()
         except UserError as error:
-            yield section(name, title, missing=str(error))
-
-
-def _text(value: Any) -> str:
-    return "null" if value is None else str(value)
+            yield Section(name, title, missing=str(error))
 
 
 def _summary(views: dict[str, View], results: dict[str, Scores], missing: str) -> Section:
@@ -149,7 +148,8 @@ def _summary(views: dict[str, View], results: dict[str, Scores], missing: str) -
                 match = f"{found['exact_match']:.4f}" if found else NOT_MEASURED
                 facts[f"free-running exact match, {PARTS[part]}"] = match
         facts["loss"] = f"{scores.summary()['loss']:.4f}" if scores else NOT_MEASURED
-        known = [(r["valid_exact_match"], -r["step"]) for r in view.records if _has_match(r)]
+        matches = ((r.get("valid_exact_match"), -r["step"]) for r in view.records)
+        known = [(match, step) for match, step in matches if match is not None]
         best = f"{max(known)[0]:.4f} at step {-max(known)[1]:,}" if known else NOT_MEASURED
         seconds = view.records[-1].get("elapsed_s") if view.records else None
         facts["best on validation"] = best
@@ -160,14 +160,12 @@ def _summary(views: dict[str, View], results: dict[str, Scores], missing: str) -
         rows[name] = facts
     first, *rest = rows.values()
     if not rest:
-        return section("summary", "Summary", table=((), first.items(), "facts"), missing=missing)
+        return Section(
+            "summary", "Summary", table=Grid((), first.items(), "facts"), missing=missing
+        )
     text = "The buttons in the headings sort the table."
-    table = (list(first), [list(row.values()) for row in rows.values()], "data sortable")
-    return section("summary", "Runs", text=text, table=table, missing=missing)
-
-
-def _has_match(record: Record) -> bool:
-    return record.get("valid_exact_match") is not None
+    table = Grid(list(first), [list(row.values()) for row in rows.values()], "data sortable")
+    return Section("summary", "Runs", text=text, table=table, missing=missing)
 
 
 def _lengths(results: dict[str, Scores]) -> Section:
@@ -181,34 +179,24 @@ def _lengths(results: dict[str, Scores]) -> Section:
         for low, high, _ in spans(scores.lengths, scores.train_length):
             label = f"{low} to {high}" if low < high else f"length {low}"
             summaries[label] = scores.summary(low, high)
-    rows = [
-        [
-            label,
-            f"{of['decoded']:,}",
-            f"{of['exact_match']:.4f}",
-            f"{of['low']:.3f} to {of['high']:.3f}",
-            f"{of['loss']:.4f}",
-        ]
-        for label, of in summaries.items()
-    ]
+    cells = ("{decoded:,}", "{exact_match:.4f}", "{low:.3f} to {high:.3f}", "{loss:.4f}")
+    rows = [[label, *(cell.format(**of) for cell in cells)] for label, of in summaries.items()]
     heads = ["test pairs", "number", "free-running exact match", "95% interval", "loss"]
     text = "Each output is decoded greedily and counts if it equals its target to the end."
     ranges = {scores.train_length for scores in results.values()}
     trained = ranges.pop() if len(ranges) == 1 else None
     if trained:
         text = f"Trained on lengths {trained[0]} to {trained[1]}. {text}"
-    by_length = {name: each.to_dict()["by_length"] for name, each in results.items()}
-    chart = charts.lengths(by_length, trained)
-    return section("lengths", chart.title, text=text, charts=[chart], table=(heads, rows))
+    title = "Exact match by length"
+    svg = charts.lengths(title, results, trained)
+    return Section("lengths", title, text=text, charts={title: svg}, table=Grid(heads, rows))
 
 
 def _translations(run: Run) -> Section:
     pairs = pairs_of_split(run.config, run.facts, "test", Selection(examples=TRANSLATED))
     decode = run.vocabulary.decode
-    sources = [decode(ids) for ids in pairs.src.tolist()]
-    targets = [decode(ids) for ids in pairs.tgt.tolist()]
-    outputs = translate(run.model, sources, run.facts)
-    triples = list(zip(sources, targets, outputs, strict=True))
+    sources, targets = ([decode(ids) for ids in side.tolist()] for side in (pairs.src, pairs.tgt))
+    triples = list(zip(sources, targets, translate(run.model, sources, run.facts), strict=True))
     wrong = [each for each in triples if each[1] != each[2]]
     right = [each for each in triples if each[1] == each[2]]
     rows = [
@@ -216,8 +204,8 @@ def _translations(run: Run) -> Section:
         for src, tgt, out in [*wrong[: SHOWN - 5], *right][:SHOWN]
     ]
     text = f"{len(wrong)} of {len(triples)} test pairs are wrong; a first error is marked."
-    table = (["source", "target", "output", "right"], rows, "data tokens")
-    return section("translations", "Translations", text=text, table=table)
+    table = Grid(["source", "target", "output", "right"], rows, "data tokens")
+    return Section("translations", "Translations", text=text, table=table)
 
 
 def _marked(target: list[str], output: list[str]) -> str:
@@ -234,9 +222,9 @@ def _marked(target: list[str], output: list[str]) -> str:
 def _diagnosis(path: Path) -> Section:
     symptoms = examine(read_snapshot(path))
     rows = [[each.severity, each.what, each.evidence, each.remedy] for each in symptoms]
-    table = (["severity", "symptom", "evidence", "remedy"], rows) if rows else None
+    table = Grid(["severity", "symptom", "evidence", "remedy"], rows) if rows else None
     text = "" if rows else "Nothing looks wrong."
-    return section("doctor", "Diagnosis", text=text, table=table)
+    return Section("doctor", "Diagnosis", text=text, table=table)
 
 
 def _config(views: dict[str, View]) -> Section:
@@ -257,8 +245,12 @@ def _config(views: dict[str, View]) -> Section:
     text = "Values that differ from their defaults are bold."
     if len(views) > 1:
         text = f"The keys whose values differ. {text}" if rows else "All configs are the same."
-    table = (["key", *configs, "default"], rows) if rows else None
-    return section("config", "Configuration", text=text, table=table)
+    table = Grid(["key", *configs, "default"], rows) if rows else None
+    return Section("config", "Configuration", text=text, table=table)
+
+
+def _text(value: Any) -> str:
+    return "null" if value is None else str(value)
 
 
 # Parts that other commands show too ------------------------------------------------------------
@@ -291,12 +283,15 @@ def masks(inspected: InspectedBatch) -> Section:
         "Queries down, keys across. Point at a cell, or move with the arrow keys, to read why it "
         "is open or closed."
     )
-    return section("masks", "Masks", text=text, blocks=blocks)
+    return Section("masks", "Masks", text=text, blocks=blocks)
 
 
 def attention_of(maps: AttentionMaps) -> Section:
     """The maps of some pairs, with a slider over the checkpoints, and what each head does."""
-    steps, hidden = steps_of(maps)
+    steps = sorted({maps.run.step, *maps.run.steps})
+    cells = sum(each.weights.numel() for each in maps.shown)
+    most = min(len(steps), max(1, MOST_CELLS // max(1, cells)))
+    kept = [steps[-1 - k * (len(steps) - 1) // max(1, most - 1)] for k in reversed(range(most))]
     text = (
         "Point at a cell, or move with the arrow keys, to read its weight. In cross-attention a "
         "query has the name of the token that it predicts. The slider goes through the "
@@ -304,16 +299,48 @@ def attention_of(maps: AttentionMaps) -> Section:
     )
     if len(steps) == 1:
         text += " This run has one checkpoint; train.keep_checkpoints keeps more."
-    if hidden:
-        text += f" {hidden} checkpoints are left out for size."
-    heads = ["attention", "head", "rule that it follows", "share of queries", "by chance"]
+    if most < len(steps):
+        text += f" {len(steps) - most} checkpoints are left out for size."
+    names = ["attention", "head", "rule that it follows", "share of queries", "by chance"]
     rows = [
         [f"{head.part} {head.layer}", head.head, head.label]
         + [f"{value:.2f}" for value in (head.best.share, head.best.chance)]
         for head in maps.heads
     ]
-    blocks = [block for step in steps for block in at_step(maps, step)]
-    return section("attention", "Attention", text=text, blocks=blocks, table=(heads, rows))
+    blocks = [block for step in kept for block in _at_step(maps, step)]
+    return Section("attention", "Attention", text=text, blocks=blocks, table=Grid(names, rows))
+
+
+def _at_step(maps: AttentionMaps, step: int) -> Iterator[Block]:
+    """The same maps at a checkpoint of the run, a block for each attention and pair; none if a
+    training has just removed it."""
+    batch, vocabulary, shown = maps.batch, maps.run.vocabulary, maps.shown
+    if step != maps.run.step:
+        try:
+            model = maps.run.load(str(step), "cpu").model
+        except UserError:
+            return
+        wanted = {each[:3] for each in shown}
+        shown = [each for each in heads.attend(model, batch) if each[:3] in wanted]
+    rules = {(each.part, each.layer, each.head): each.label for each in maps.heads}
+    for (part, layer), group in groupby(shown, lambda head: (head.part, head.layer)):
+        name, of_layer = f"{part} {layer}", list(group)
+        for pair, axes in enumerate(zip(*heads.axes(part, batch), strict=True)):
+            queries, keys = ([vocabulary.name(i) for i in ids.tolist()] for ids in axes)
+            grids = []
+            for head in of_layer:
+                rows = [
+                    [query, *(_weight(query, *each) for each in zip(keys, row, strict=True))]
+                    for query, row in zip(queries, head.weights[pair].tolist(), strict=True)
+                ]
+                rule = f"head {head.number}: {rules[part, layer, head.number]}"
+                grids.append(Grid(["", *keys], rows, "mask heat", rule))
+            choice = {"pair": maps.text(pair), "attention": name, "checkpoint": f"step {step}"}
+            yield Block(grids, f"{name}, step {step}", choice=choice)
+
+
+def _weight(query: str, key: str, weight: float) -> Cell:
+    return Cell("", f"w{round(10 * weight)}", f"query {query}, key {key}: {weight:.3f}")
 
 
 def checks(report: Checks) -> Section:
@@ -325,8 +352,8 @@ def checks(report: Checks) -> Section:
         verdict = Cell(each.verdict, each.verdict.replace(" ", "-"))
         rows.append([each.name, each.title, verdict, seen])
     text = f"{report.subject}, {report.precision}: {report.end}. Tried: {report.tried}."
-    table = (["check", "what it asks", "verdict", "what was seen"], rows, "data checks")
-    return section("check", "Checks", text=text, table=table)
+    table = Grid(["check", "what it asks", "verdict", "what was seen"], rows, "data checks")
+    return Section("check", "Checks", text=text, table=table)
 
 
 def tables(name: str, title: str, given: Sequence[Table]) -> Section:
@@ -339,7 +366,7 @@ def tables(name: str, title: str, given: Sequence[Table]) -> Section:
         grids = [Grid(["", *each.columns], rows, kind)] if each.columns else []
         above = list(filter(None, (each.shape, each.legend)))
         blocks.append(Block(grids, f"{each.number} {each.name}", above, each.notes))
-    return section(name, title, blocks=blocks)
+    return Section(name, title, blocks=blocks)
 
 
 def _marked_cell(mark: str, says: str = "") -> Cell:

@@ -6,6 +6,7 @@ trained with seeds 0 to 4. The model of the last step is measured: test pairs ch
 """
 
 from collections.abc import Iterator, Sequence
+from functools import cache
 from itertools import product
 from pathlib import Path
 from typing import Annotated, Any
@@ -14,11 +15,11 @@ from pydantic import Field
 
 from toytrans.config.load import beside, check_config
 from toytrans.config.names import Metric
-from toytrans.config.schema import Config, Paths, Section
+from toytrans.config.schema import Config, Section
 from toytrans.config.yaml import Tree, read_yaml
+from toytrans.data.files import sha256_of
 from toytrans.errors import UserError
-from toytrans.sweeps.comparison import Comparison
-from toytrans.sweeps.groups import Group, Member, table_of
+from toytrans.sweeps.comparison import Comparison, Group, Member, table_of
 from toytrans.sweeps.measure import Measure
 from toytrans.sweeps.sweep import Sweep, check_folder, write_tables
 from toytrans.sweeps.trial import Trial, by_names, path_of
@@ -28,6 +29,9 @@ from toytrans.user_code import SHIPPED
 FOLDER = Path(__file__).parent / "boards"
 SEEDS = (0, 1, 2, 3, 4)
 KINDS = ("ours", "control")
+
+Keys = dict[str, dict[str, Any]]
+"""The values of a config, by section."""
 
 
 class BoardMeasure(Measure):
@@ -39,35 +43,32 @@ class BoardMeasure(Measure):
     aim: float | None = None
     published: dict[str, float] = {}
 
-    def of(self, kind: str) -> Measure:
+    def of(self, kind: str) -> Measure | None:
         """What is measured of a model. A control decodes nothing unless its metric needs that: its
         outputs often do not end."""
         decode, pairs = self.decode, self.pairs or (1000 if self.lengths else None)
         if kind == "control":
+            if self.control == 0:
+                return None
             needs = decode is None or self.metric == "free_token_accuracy"
             decode, pairs = decode if needs else 0, self.control or pairs
         return Measure(lengths=self.lengths, pairs=pairs, decode=decode, side=self.side)
 
 
-class BoardTask(Section):
-    """One task: what its config says beyond the board's, and what is measured."""
-
-    config: dict[str, Any] = {}
-    measures: dict[str, BoardMeasure]
-
-
 class Board(Section):
     """A board. knows: what our position scheme knows of the tasks. notes: where we differ from the
-    definition. files_from: who gives out the files that tasks name."""
+    definition. files_from: who gives out the files that tasks name. tasks: what the config of each
+    says beyond the board's. measures: by task and name."""
 
     title: str
     source: str
     knows: str
     notes: tuple[str, ...] = Field((), strict=False)
     files_from: str | None = None
-    config: dict[str, Any]
-    control: dict[str, Any]
-    tasks: dict[str, BoardTask]
+    config: Keys
+    control: Keys
+    tasks: dict[str, Keys]
+    measures: dict[str, dict[str, BoardMeasure]]
 
 
 def board_names() -> list[str]:
@@ -85,18 +86,17 @@ def load_board(name: str) -> Board:
 def plan_board(name: str, files: Path | None = None, tasks: Sequence[str] = ()) -> Sweep:
     """The sweep of a board, seed by seed. files: the folder of the files that tasks name. tasks:
     some of them; none = all. Raises UserError where files or tasks are missing."""
-    board, hashed, trials = load_board(name), dict[Paths, str](), []
+    board, hash_of, trials = load_board(name), cache(sha256_of), []
     if missing := [task for task in tasks if task not in board.tasks]:
         there = ", ".join(map(repr, board.tasks))
         raise UserError(f"{name} has no task {missing[0]!r}; it has {there}")
     folder = RUNS / "boards" / name
     check_folder(folder)
     for seed, task, kind in product(SEEDS, tasks or board.tasks, KINDS):
-        asked = board.tasks[task].measures
-        some = {key: m.of(kind) for key, m in asked.items() if kind == "ours" or m.control != 0}
-        if some:
+        wanted = dict.fromkeys(each.of(kind) for each in board.measures[task].values())
+        if some := list(filter(None, wanted)):
             config = config_of(board, task, kind, seed, files)
-            path = path_of(folder, f"{task}-{kind}-s{seed}", config, hashed)
+            path = path_of(folder, f"{task}-{kind}-s{seed}", config, hash_of)
             about = {"task": task, "config": kind}
             trials.append(Trial(path, config, some, f"{task} {kind} seed {seed}", about, "last"))
     return Sweep(folder, trials, {"board": name})
@@ -105,45 +105,38 @@ def plan_board(name: str, files: Path | None = None, tasks: Sequence[str] = ()) 
 def config_of(board: Board, task: str, kind: str, seed: int, files: Path | None) -> Config:
     """The config of one training, ours or of the control. Raises UserError where files are
     missing."""
-    values = _laid_over(board.config, board.tasks[task].config)
-    values = _laid_over(values, board.control if kind == "control" else {})
+    values: dict[str, Any] = {"seed": seed}
+    for keys in (board.config, board.tasks[task], board.control if kind == "control" else {}):
+        values |= {section: values.get(section, {}) | of for section, of in keys.items()}
     if named := values["data"].get("files"):
         parts = {part: name for part, name in named.items() if part != "format"}
         remedy = f"they come from {board.files_from}; name their folder with --data DIR"
         if files is None:
             raise UserError(f"this board needs {', '.join(sorted(set(parts.values())))}: {remedy}")
-        for part, name in parts.items():
+        for name in parts.values():
             if not (files / name).is_file():
                 raise UserError(f"{files / name}: no such file; {remedy}")
-            named[part] = str(files / name)
-    tree = Tree(f"board task {task}", values | {"seed": seed})
-    return check_config(beside(tree, SHIPPED / "examples"))
-
-
-def _laid_over(below: dict[str, Any], above: dict[str, Any]) -> dict[str, Any]:
-    """The values of both, section by section; those above hold."""
-    merged = {key: _laid_over(v, {}) if isinstance(v, dict) else v for key, v in below.items()}
-    for key, value in above.items():
-        is_section = isinstance(value, dict)
-        merged[key] = _laid_over(merged.get(key) or {}, value) if is_section else value
-    return merged
+        paths = {part: str(files / name) for part, name in parts.items()}
+        values["data"] = values["data"] | {"files": named | paths}
+    return check_config(beside(Tree(f"board task {task}", values), SHIPPED / "examples"))
 
 
 def measured(board: Board, sweep: Sweep) -> Iterator[tuple[str, str, Comparison]]:
     """Each task and measure with the numbers of the runs that have some: our model and its control
     beside each other. Raises UserError."""
     results = [(trial, trial.results()) for trial in sweep.trials]
-    for task in dict.fromkeys(trial.about["task"] for trial in sweep.trials):
-        for name, measure in board.tasks[task].measures.items():
+    for task, measures in board.measures.items():
+        for name, measure in measures.items():
             groups = []
             for kind in KINDS:
                 members = [
-                    Member(trial.path, trial.config, found[name])
+                    Member(trial.path, trial.config, found[wanted])
                     for trial, found in results
-                    if trial.about == {"task": task, "config": kind} and name in found
+                    if trial.about == {"task": task, "config": kind}
+                    and (wanted := measure.of(kind)) in found
                 ]
                 if members:
-                    groups.append(Group({"config": kind}, members))
+                    groups.append(Group({"config": kind}, members, kind))
             yield task, name, Comparison(measure, measure.metric, "test pairs", groups)
 
 
@@ -154,10 +147,10 @@ def write_board(board: Board, sweep: Sweep) -> list[Path]:
         for trial in sweep.trials
     }
     entries = [
-        ({"task": task, **group.differs, "measure": name}, member)
+        ({"task": task, **group.differs, "measure": name}, *run)
         for task, name, compared in measured(board, sweep)
         for group in compared.groups
-        for member in group.members
+        for run in group.counted
     ]
     about = board.model_dump(include={"title", "source", "knows", "notes"}) | {"configs": configs}
     return write_tables(sweep.folder, table_of(entries), about)

@@ -1,36 +1,43 @@
 """Runs side by side: those of a sweep, or any that are named.
 
-runs -> members: their numbers, or why there are none -> groups -> tables, picture, plain values
+runs -> members: their numbers, or why there are none -> groups by config
+-> one tidy table; tables for people, a picture, plain values
 """
 
 import os
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from html import escape
+from itertools import combinations
 from pathlib import Path
+from statistics import fmean
+from string import ascii_uppercase
 from textwrap import wrap
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from pydantic import BaseModel, ConfigDict
+from pydantic import BaseModel, ConfigDict, ValidationError
 
+from toytrans.config.load import flatten
 from toytrans.config.names import Metric, fault_remark
+from toytrans.config.schema import Config
+from toytrans.data.open import WORDS
 from toytrans.errors import UserError
-from toytrans.evaluation import PARTS, Span
+from toytrans.evaluation import PARTS, Span, wilson_interval
 from toytrans.figures import Point, draw_lengths, drawn
 from toytrans.files import read_json
 from toytrans.html import html_table
-from toytrans.sweeps.groups import Group, Member, Table, group, order, pairs_of, table_of
-from toytrans.sweeps.intervals import Summary
+from toytrans.sweeps.intervals import Summary, difference_of, seeds_needed, summarise
 from toytrans.sweeps.measure import (
     OF_RUN,
-    TEST,
     Measure,
+    Place,
     Result,
     is_share,
-    number,
     of_lengths,
     read_results,
+    shown,
     split_of,
+    written,
 )
 from toytrans.sweeps.trial import FAILED, read_failure
 from toytrans.training.run import CONFIG, METRICS, NOT_MEASURED, RunFolder, is_run
@@ -47,6 +54,164 @@ lengths; groups whose intervals are in it too; seeds that a difference may need,
 SMALL = 0.005
 """A difference between free-running and teacher-forced that is said."""
 
+# The table ---------------------------------------------------------------------------------------
+
+Seeds = tuple[int, int]
+"""seed, and that of the data"""
+
+
+class Member(NamedTuple):
+    """A run and its numbers, or the problem why it has none."""
+
+    path: Path
+    config: Config
+    result: Result | None = None
+    problem: str = ""
+
+    @property
+    def seeds(self) -> Seeds:
+        return self.config.seed, self.config.data_seed
+
+
+COLUMNS = ("part", "shortest", "longest", "metric", "value", "low", "high", "pairs")
+"""After those that name a run. low, high: the 95% interval of Wilson. Rows of a part have no
+shortest and longest; rows of a whole run have no part."""
+
+Table = list[list[Any]]
+"""The names of the columns, and the rows."""
+
+
+def table_of(entries: Iterable[tuple[Mapping[str, Any], Member, Result]]) -> Table:
+    """The table of runs that have numbers: one row = run x lengths x metric. entries: what sets a
+    run apart, always by the same keys; the run; its numbers."""
+    keys, rows = list[str](), list[list[Any]]()
+    for about, member, result in entries:
+        keys = list(about)
+        head = [str(member.path), *map(cell, about.values()), *member.seeds]
+        for *where, metric, value, pairs in result.rows:
+            low = high = None
+            if pairs and value is not None and metric.startswith("exact_match"):
+                ends = wilson_interval(round(value * pairs), pairs)
+                low, high = min(ends[0], value), max(ends[1], value)  # but for rounding
+            rows.append([*head, *where, metric, value, low, high, pairs])
+    return [["run", *keys, "seed", "data_seed", *COLUMNS], *rows]
+
+
+def cell(value: Any) -> Any:
+    """Numbers as they are; other values as YAML has them. Null is "none": pandas groups by it."""
+    return value if isinstance(value, int | float) else shown(value)
+
+
+# Groups ------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Group:
+    """Runs whose configs differ in seeds and device at most, by seeds. differs: what sets the group
+    apart from others, by key. name: the value of the one key that does, or else a letter."""
+
+    differs: Mapping[str, Any]
+    members: Sequence[Member]
+    name: str = "all"
+
+    @property
+    def counted(self) -> list[tuple[Member, Result]]:
+        """The runs that are averaged, with their numbers."""
+        return [(member, member.result) for member in self.members if member.result]
+
+    def by_seed(self, place: Place = "all", metric: Metric = "exact_match") -> dict[Seeds, float]:
+        """The value of each seed; of several runs of one seed the mean."""
+        found: dict[Seeds, list[float]] = {}
+        for member, result in self.counted:
+            if (value := result.number(metric, place)[0]) is not None:
+                found.setdefault(member.seeds, []).append(value)
+        return {seeds: fmean(values) for seeds, values in found.items()}
+
+    def pairs(self, place: Place, metric: Metric, seeds: Container[Seeds]) -> int:
+        """The pairs that the values of some seeds rest on; 0 where a value is no share. Those that
+        several seeds share, of files or of one data.seed, are counted once."""
+        counts: dict[int | None, int] = {}
+        for member, result in self.counted if is_share(metric) else ():
+            if member.seeds in seeds:
+                given = member.config.data.task is None or result.of_files
+                draw = None if given else member.config.data_seed
+                counts[draw] = max(result.number(metric, place)[1], counts.get(draw, 0))
+        return sum(counts.values())
+
+    def summary(self, place: Place = "all", metric: Metric = "exact_match") -> Summary | None:
+        """None where no run has the place."""
+        values = self.by_seed(place, metric)
+        pairs = self.pairs(place, metric, values)
+        return summarise(list(values.values()), pairs or None) if values else None
+
+    def curve(self, metric: Metric = "exact_match") -> dict[Span, Summary]:
+        """The summary of each length, or span of lengths, over the runs that have such pairs."""
+        spans = sorted(place for place in places_of([self]) if isinstance(place, Span))
+        return {span: found for span in spans if (found := self.summary(span, metric))}
+
+
+def places_of(groups: Iterable[Group]) -> set[Place]:
+    """What some run has numbers of."""
+    return {at for each in groups for _, result in each.counted for at, _ in result.numbers}
+
+
+def group(members: Iterable[Member]) -> list[Group]:
+    """The members by their configs, in the order in which these occur first."""
+    groups: dict[Config, list[Member]] = {}
+    for member in members:
+        groups.setdefault(member.config.without_seeds(), []).append(member)
+    flat = [flatten(config.model_dump(mode="json")) for config in groups]
+    differing = [
+        key
+        for key in dict.fromkeys(key for values in flat for key in values)
+        if any(values.get(key) != flat[0].get(key) for values in flat)
+    ]
+    causes = [key for key in differing if not all(_follows(config, key) for config in groups)]
+    told = {tuple(shown(values.get(key)) for key in causes) for values in flat}
+    keys = causes if len(told) == len(groups) else differing
+    found = []
+    for number, (values, some) in enumerate(zip(flat, groups.values(), strict=True)):
+        differs = {key: values.get(key) for key in keys}
+        name = shown(differs[keys[0]]) if len(keys) == 1 else "all"
+        if len(keys) > 1:
+            name = f"{ascii_uppercase[number % 26]}{number // 26 or ''}"  # A to Z, then A1, B1
+        by_seeds = sorted(some, key=lambda member: (member.seeds, str(member.path)))
+        found.append(Group(differs, by_seeds, name))
+    return found
+
+
+def _follows(config: Config, key: str) -> bool:
+    """Whether a value is the one that it has where the file does not name it."""
+    values = place = config.model_dump(mode="json")
+    *sections, name = key.split(".")
+    for section in sections:
+        place = place.get(section) or {}
+    place.pop(name, None)
+    try:
+        return Config.model_validate(values) == config
+    except ValidationError:
+        return False
+
+
+def pairs_of(
+    groups: Sequence[Group], place: Place = "all", metric: Metric = "exact_match"
+) -> Iterator[tuple[Group, Group, Summary, dict[str, int | None]]]:
+    """Every two groups over the seeds that both have: the first less the second, on how many seeds
+    the first is ahead, behind and level, and how many a difference of this size would need."""
+    for first, second in combinations(groups, 2):
+        ours, theirs = (each.by_seed(place, metric) for each in (first, second))
+        if both := [seeds for seeds in ours if seeds in theirs]:
+            counts = first.pairs(place, metric, both), second.pairs(place, metric, both)
+            values = [(ours[seeds], theirs[seeds]) for seeds in both]
+            signs = [(a > b) - (a < b) for a, b in values]
+            names = {"ahead": 1, "behind": -1, "level": 0}
+            wins = {name: signs.count(sign) for name, sign in names.items()}
+            difference = difference_of(values, counts)
+            yield first, second, difference, {**wins, "seeds_needed": seeds_needed(difference)}
+
+
+# The comparison ----------------------------------------------------------------------------------
+
 
 class Shown(NamedTuple):
     """A table of text. names, numbers, last: the headings of its columns; one without rows is its
@@ -57,10 +222,6 @@ class Shown(NamedTuple):
     numbers: Sequence[str] = ()
     last: str = ""
     rows: Sequence[Sequence[str]] = ()
-
-    @property
-    def headings(self) -> list[str]:
-        return [*self.names, *self.numbers, *filter(None, [self.last])]
 
 
 @dataclass(frozen=True, repr=False)
@@ -93,7 +254,7 @@ class Comparison:
     def parts(self) -> list[str]:
         """The parts of the lengths that are shown: those that some run has; then all of them, if
         there are several."""
-        there = {place for member in self.members for place, _ in member.rows}
+        there = places_of(self.groups)
         apart: list[str] = [part for part in PARTS if part in there]
         if self.metric in OF_RUN or not apart:
             return ["all"]
@@ -101,15 +262,9 @@ class Comparison:
 
     def table(self) -> Table:
         """One row for each run, length and metric."""
-        return table_of((each.differs, member) for each in self.groups for member in each.counted)
+        return table_of((each.differs, *run) for each in self.groups for run in each.counted)
 
-    # For people ------------------------------------------------------------------------------
-
-    @property
-    def _key(self) -> str:
-        """What names the groups: the one key that differs, or "group"."""
-        keys = list(self.groups[0].differs) if self.groups else []
-        return keys[0].rpartition(".")[2] if len(keys) == 1 else "group"
+    # For people ----------------------------------------------------------------------------------
 
     def tables(self) -> Iterator[Shown]:
         """What letters of groups stand for; the parts; the differences of groups over equal seeds;
@@ -120,31 +275,33 @@ class Comparison:
         some = [part for part, shown in parts.items() if shown.rows]
         for part in some:
             if part != "all" or self.parts == ["all"]:
-                yield from self._pairs(part)
+                yield from self._differences(part)
         if some:
             yield from self._lengths()
         yield from map(Shown, self._remarks())
 
     @property
+    def _key(self) -> str:
+        """What names the groups: the one key that differs, or "group"."""
+        keys = [key for each in self.groups[:1] for key in each.differs]
+        return keys[0].rpartition(".")[2] if len(keys) == 1 else "group"
+
+    @property
     def _legend(self) -> list[str]:
         """What the letters of groups stand for."""
-        return [f"{each.letter}: {each.values}" for each in self.groups if len(each.differs) > 1]
-
-    def _title(self, part: str) -> str:
-        """The metric, a part of the lengths and its pairs, in words."""
-        label = self.measure.label(self.metric)
-        if self.metric in OF_RUN:
-            return label
-        where = f", {PARTS.get(part, part)}" if part != "all" or len(self.parts) > 1 else ""
-        return f"{label}{where}: {self._measured(part)}"
+        return [
+            f"{each.name}: "
+            + ", ".join(f"{key.rpartition('.')[2]} {shown(v)}" for key, v in each.differs.items())
+            for each in self.groups
+            if len(each.differs) > 1
+        ]
 
     def _measured(self, part: str) -> str:
         """Which pairs of a part were measured, in words."""
         text = self.about
-        spans = {place for member in self.members for place, _ in member.rows}
-        some = sorted(s for s in spans if isinstance(s, Span) and part in ("all", s.part))
-        if some:
-            low, high = some[0].low, max(span.high for span in some)
+        spans = [place for place in places_of(self.groups) if isinstance(place, Span)]
+        if ends := [end for of in spans if part in ("all", of.part) for end in of[:2]]:
+            low, high = min(ends), max(ends)
             text += f" of lengths {low} to {high}" if low < high else f" of length {low}"
         faults = {each.config.fault for each in self.members}
         fault = faults.pop() if len(faults) == 1 else None
@@ -152,42 +309,45 @@ class Comparison:
 
     def part(self, part: str) -> Shown:
         """Every seed of each group; of several seeds the mean, deviation and interval. Where all
-        are 0, the title alone."""
-        title, values = self._title(part), [g.by_seed(part, self.metric) for g in self.groups]
+        are 0 or none is known, the title alone."""
+        title = self.measure.label(self.metric)
+        if self.metric not in OF_RUN:
+            title += f", {PARTS.get(part, part)}" * (part != "all" or len(self.parts) > 1)
+            title += f": {self._measured(part)}"
+        values = [each.by_seed(part, self.metric) for each in self.groups]
         if not any(value for of_seeds in values for value in of_seeds.values()):
-            return Shown(f"{title}: 0 in every run")
+            return Shown(f"{title}: {'0 in every run' if any(values) else NOT_MEASURED}")
         several = any(len(of_seeds) > 1 for of_seeds in values)
-        seeds = sorted({seeds for of_seeds in values for seeds in of_seeds}, key=order)
+        seeds = sorted({seeds for of_seeds in values for seeds in of_seeds})
         rows = []
         for each, of_seeds in zip(self.groups, values, strict=True):
             counted, every = len(each.counted), len(each.members)
             runs = str(every) if counted == every else f"{counted} of {every}"
             cells = self._cells(each.summary(part, self.metric)) if several else []
-            found = [number(of_seeds[s], self.metric) if s in of_seeds else "-" for s in seeds]
+            found = [written(of_seeds[s], self.metric) if s in of_seeds else "-" for s in seeds]
             rows.append([each.name, runs, *cells, " ".join(found)])
         # seed, or seed/data.seed where the data has its own
-        texts = [str(seed) if data is None else f"{seed}/{data}" for seed, data in seeds]
-        last = f"seed{'s' * several} {' '.join(texts)}"
+        texts = [str(seed) if seed == data else f"{seed}/{data}" for seed, data in seeds]
         numbers = ("runs", "mean", "sd", "95%") if several else ("runs",)
-        return Shown(title, [self._key], numbers, last, rows)
+        return Shown(title, [self._key], numbers, f"seed{'s' * several} {' '.join(texts)}", rows)
 
-    def _pairs(self, part: str) -> Iterator[Shown]:
+    def _differences(self, part: str) -> Iterator[Shown]:
         """Differences of two groups over equal seeds, where they share several."""
-        every = [p for p in pairs_of(self.groups, part, self.metric) if p.difference.runs > 1]
+        every = [pair for pair in pairs_of(self.groups, part, self.metric) if pair[2].runs > 1]
         some = every
         where = "" if part == "all" else f", {PARTS[part]}"
         title = f"difference over equal seeds{where}: first less second"
         if len(every) > MOST_PAIRS:
-            some = [pair for pair in every if pair.first is every[0].first]
+            some = [pair for pair in every if pair[0] is every[0][0]]
             title += f" ({len(some)} of {len(every)} pairs; --json has all)"
         rows, needed = [], []
-        for pair in some:
-            names, difference = [pair.first.name, pair.second.name], pair.difference
-            if seeds := pair.seeds_needed:
+        for first, second, difference, counts in some:
+            names = [first.name, second.name]
+            if seeds := counts["seeds_needed"]:
                 count = str(seeds) if seeds <= MOST_SEEDS else f"more than {MOST_SEEDS:,}"
                 needed.append(f"{' - '.join(names)} {count}")
             cells = [str(difference.runs), *self._cells(difference, signed=True)]
-            rows.append([*names, *cells, str(pair.ahead), str(pair.behind)])
+            rows.append([*names, *cells, str(counts["ahead"]), str(counts["behind"])])
         if rows:
             numbers = ("seeds", "mean", "sd", "95%", "ahead", "behind")
             yield Shown(title, ("first", "second"), numbers, "", rows)
@@ -201,9 +361,9 @@ class Comparison:
         """The mean of each group at each length, with its interval where there is room."""
         curves = [each.curve(self.metric) for each in self.groups]
         spans = sorted({span for curve in curves for span in curve})
-        shown = spans[:: -(-len(spans) // MOST_LENGTHS) or 1]
+        some = spans[:: -(-len(spans) // MOST_LENGTHS) or 1]
         rows = []
-        for span in shown:
+        for span in some:
             row = [str(span.low) if span.low == span.high else f"{span.low}-{span.high}"]
             for curve in curves:
                 mean, _, interval = self._cells(curve.get(span))
@@ -211,21 +371,21 @@ class Comparison:
                 row.append(f"{mean} {interval}" if more else mean)
             rows.append(row)
         if len(rows) > 1:
-            side = "source" if self.measure.side == "src" else "target"
-            some = f" ({len(shown)} of {len(spans)} rows; the CSV has all)"
-            title = f"{self.measure.label(self.metric)} by {side} length"
+            title = f"{self.measure.label(self.metric)} by {WORDS[self.measure.side]} length"
+            if len(some) < len(spans):
+                title += f" ({len(some)} of {len(spans)} rows; the CSV has all)"
             names = [each.name if each.differs else "mean" for each in self.groups]
-            yield Shown(title + some * (len(shown) < len(spans)), ("length",), names, "", rows)
+            yield Shown(title, ("length",), names, "", rows)
 
     def _cells(self, summary: Summary | None, *, signed: bool = False) -> list[str]:
         """Mean, deviation and interval."""
         if summary is None:
             return ["-", "-", "-"]
-        mean = number(summary.mean, self.metric, signed=signed)
+        mean = written(summary.mean, self.metric, signed=signed)
         if summary.deviation is None or summary.low is None or summary.high is None:
             return [mean, "-", "-"]
-        ends = (number(end, self.metric, signed=signed) for end in (summary.low, summary.high))
-        return [mean, number(summary.deviation, self.metric), "..".join(ends)]
+        ends = (written(end, self.metric, signed=signed) for end in (summary.low, summary.high))
+        return [mean, written(summary.deviation, self.metric), "..".join(ends)]
 
     def _remarks(self) -> Iterator[str]:
         """What the numbers cannot say: runs that are not counted, and those that decode otherwise
@@ -242,19 +402,19 @@ class Comparison:
 
     def __repr__(self) -> str:
         lines = []
-        for each in self.tables():
-            rows = [each.headings, *each.rows] if each.rows else []
-            widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-            lines.append(each.title)
-            lines += ["  " + "  ".join(map(str.rjust, row, widths)) for row in rows]
+        for title, names, numbers, last, rows in self.tables():
+            every = [[*names, *numbers, *[last] * bool(last)], *rows] if rows else []
+            widths = [max(map(len, column)) for column in zip(*every, strict=True)]
+            lines.append(title)
+            lines += ["  " + "  ".join(map(str.rjust, row, widths)) for row in every]
         return "\n".join(lines)
 
     def _repr_html_(self) -> str:
         parts = []
-        for each in self.tables():
-            rows = [(row[0], row[1:]) for row in each.rows]
-            html = html_table(each.title, each.headings[1:], rows)
-            parts.append(html if rows else f"<p>{escape(each.title)}</p>")
+        for title, names, numbers, last, rows in self.tables():
+            headings = [*names[1:], *numbers, *[last] * bool(last)]
+            table = html_table(title, headings, [(row[0], row[1:]) for row in rows])
+            parts.append(table if rows else f"<p>{escape(title)}</p>")
         return "".join(parts)
 
     def picture(self, title: str, format: str = "png") -> bytes:
@@ -263,11 +423,10 @@ class Comparison:
         matplotlib."""
         if self.metric in OF_RUN:
             return replace(self, metric="exact_match").picture(title, format)
-        curves = {each.name: each.curve(self.metric) for each in self.groups}
-        lines = {name: list(map(_point, curve.items())) for name, curve in curves.items()}
+        curves = {each.name: each.curve(self.metric).items() for each in self.groups}
+        lines = {name: [_point(*of) for of in curve] for name, curve in curves.items()}
         meanings = [line for text in self._legend for line in wrap(text, 100)]
         trained = {member.result.train_length for member in self.members if member.result}
-        side = "source" if self.measure.side == "src" else "target"
 
         def fill(figure: "Figure") -> None:
             if meanings:
@@ -278,14 +437,15 @@ class Comparison:
             draw_lengths(axes, lines, trained)
             if any(lines.values()):
                 axes.legend(frameon=False, title=self._key)
-            axes.set_xlabel(f"{side} length (dotted: the ends of training; bands: 95% intervals)")
+            says = "dotted: the ends of training; bands: 95% intervals"
+            axes.set_xlabel(f"{WORDS[self.measure.side]} length ({says})")
             axes.set_ylabel(self.measure.label(self.metric))
             if is_share(self.metric):
                 axes.set_ylim(-0.02, 1.02)
 
         return drawn((7, 4 + 0.15 * len(meanings)), fill, format)
 
-    # For programs ----------------------------------------------------------------------------
+    # For programs --------------------------------------------------------------------------------
 
     def to_dict(self) -> dict[str, Any]:
         """Means and intervals of each group, its runs, and the pairs of groups, as plain values.
@@ -294,37 +454,32 @@ class Comparison:
         groups, pairs = list[dict[str, Any]](), list[dict[str, Any]]()
         for each in self.groups:
             summaries = {part: each.summary(part, metric) for part in parts}
+            curve = each.curve(metric).items()
+            runs = [
+                {
+                    "run": str(m.path),
+                    "seed": m.config.seed,
+                    "data_seed": m.config.data_seed,
+                    "problem": m.problem or None,
+                    "values": {p: m.result and m.result.number(metric, p)[0] for p in parts},
+                }
+                for m in each.members
+            ]
             groups.append(
                 {
                     "differs": dict(each.differs),
                     "config": each.members[0].config.without_seeds().model_dump(mode="json"),
                     "summaries": {part: s and s._asdict() for part, s in summaries.items()},
-                    "curve": [
-                        {"lengths": [span.low, span.high], "part": span.part} | summary._asdict()
-                        for span, summary in each.curve(metric).items()
-                    ],
-                    "runs": [
-                        {
-                            "run": str(member.path),
-                            "seed": member.config.seed,
-                            "data_seed": member.config.data_seed,
-                            "problem": member.problem or None,
-                            "values": {part: member.value(metric, part) for part in parts},
-                        }
-                        for member in each.members
-                    ],
+                    "curve": [{"lengths": s[:2], "part": s.part} | of._asdict() for s, of in curve],
+                    "runs": runs,
                 }
             )
         for part in parts:
-            for pair in pairs_of(self.groups, part, metric):
-                first, second = map(self.groups.index, (pair.first, pair.second))
-                needed = pair.seeds_needed
-                pairs.append(
-                    {"first": first, "second": second, "part": part}
-                    | {"ahead": pair.ahead, "behind": pair.behind, "level": pair.level}
-                    | {"seeds_needed": needed if needed and needed <= MOST_SEEDS else None}
-                    | pair.difference._asdict()
-                )
+            for first, second, difference, counts in pairs_of(self.groups, part, metric):
+                if (counts["seeds_needed"] or 0) > MOST_SEEDS:
+                    counts["seeds_needed"] = None
+                both = {"first": self.groups.index(first), "second": self.groups.index(second)}
+                pairs.append({**both, "part": part, **counts, **difference._asdict()})
         return {
             "measure": self.measure.model_dump(mode="json"),
             "metric": metric,
@@ -335,14 +490,13 @@ class Comparison:
         }
 
 
-def _point(of: tuple[Span, Summary]) -> Point:
+def _point(span: Span, of: Summary) -> Point:
     """The middle of some lengths, their mean and its interval."""
-    span, (_, mean, _, low, high, _) = of
-    middle = (span.low + span.high) / 2
-    return middle, mean, mean if low is None else low, mean if high is None else high
+    low, high = of.mean if of.low is None else of.low, of.mean if of.high is None else of.high
+    return (span.low + span.high) / 2, of.mean, low, high
 
 
-# Which runs ----------------------------------------------------------------------------------
+# Which runs --------------------------------------------------------------------------------------
 
 
 class Saved(BaseModel):
@@ -359,43 +513,6 @@ def read_sweep(folder: Path) -> Saved | None:
     """What the sweep of a folder was asked for; None where there is none. Raises UserError."""
     otherwise = "not what a sweep writes; move it away, or name another folder"
     return read_json(folder / SWEEP, Saved, otherwise) if os.path.isdir(folder) else None
-
-
-Take = Callable[[Path, Measure], Result]
-"""Measures a run now."""
-
-
-def compare(
-    paths: Sequence[Path],
-    metric: Metric = "exact_match",
-    measure: Measure | None = None,
-    *,
-    about: str = "",
-    take: Take | None = None,
-    kept: bool = True,
-) -> Comparison:
-    """The runs of some run directories, folders of runs and sweeps. Raises UserError.
-
-    measure: None = that of all the sweeps, or else every test pair. about: which pairs it takes,
-    in words; empty = those of each run's split. take: measures runs that have no such numbers;
-    nothing is written. kept: whether numbers that a sweep has kept will do.
-    """
-    runs, unread, measures = dict[Path, RunFolder](), dict[Path, str](), set[Measure | None]()
-    for path in paths:
-        saved = read_sweep(path.parent if is_run(path) else path)
-        measures.add(saved.measure if saved else None)
-        for each in runs_of(path):
-            try:
-                runs[each] = RunFolder.open(each)
-            except UserError as error:
-                failure = read_failure(each)
-                unread[each] = failure.reason if failure else str(error)
-    measure = measure or (measures.pop() if len(measures) == 1 else None)
-    measure = measure or of_lengths(None, None)
-    members = [_member(run, measure, take, kept=kept) for run in runs.values()]
-    splits = {split_of(member.config) for member in members}
-    about = about or f"{' or '.join(sorted(splits))} pairs"
-    return Comparison(measure, metric, about, group(members), unread)
 
 
 def runs_of(path: Path) -> list[Path]:
@@ -416,24 +533,56 @@ def _has_begun(path: Path) -> bool:
     return any(os.path.exists(path / name) for name in (CONFIG, METRICS, FAILED))
 
 
-def _member(run: RunFolder, measure: Measure, take: Take | None, *, kept: bool) -> Member:
-    """A run by its files: its numbers, if it has been measured so or is measured now."""
-    path, config = run.path, run.config
-    try:
-        found = read_results(path).get(TEST) if kept else None
-        if found and found.measure == measure:
-            return Member(path, config, found)
-        last = run.records[-1] if run.records else {}
-        if failure := read_failure(path):
-            problem = failure.reason
-        elif None in last.values():  # a number that was not finite
-            problem = f"diverged by step {last['step']}"
-        elif run.unfinished:
-            problem = f"unfinished: {run.unfinished}"
-        elif take is None:
-            problem = NOT_MEASURED
-        else:
-            return Member(path, config, take(path, measure))
-    except UserError as error:
-        problem = str(error)
-    return Member(path, config, problem=problem)
+Take = Callable[[Path, Measure], Result]
+
+
+def compare(
+    paths: Sequence[Path],
+    metric: Metric = "exact_match",
+    measure: Measure | None = None,
+    *,
+    about: str = "",
+    take: Take | None = None,
+    kept: bool = True,
+) -> Comparison:
+    """The runs of some run directories, folders of runs and sweeps. Raises UserError.
+
+    measure: None = that of all the sweeps, or else every test pair. about: which pairs it takes,
+    in words; empty = those of each run's split. take: measures a run that has no such numbers;
+    nothing is written. kept: whether numbers that a sweep has kept will do.
+    """
+    sweeps = [read_sweep(path.parent if is_run(path) else path) for path in paths]
+    asked = {each and each.measure for each in sweeps}
+    measure = measure or (asked.pop() if len(asked) == 1 else None) or of_lengths()
+    members, unread = list[Member](), dict[Path, str]()
+    for path in dict.fromkeys(run for given in paths for run in runs_of(given)):
+        run = None
+        try:
+            run = RunFolder.open(path)
+            found = _result_of(run, measure, take, kept=kept)
+            members.append(Member(path, run.config, found))
+        except UserError as error:
+            if run is not None:
+                members.append(Member(path, run.config, problem=str(error)))
+            else:
+                failure = read_failure(path)
+                unread[path] = failure.reason if failure else str(error)
+    splits = {split_of(member.config) for member in members}
+    about = about or f"{' or '.join(sorted(splits))} pairs"
+    return Comparison(measure, metric, about, group(members), unread)
+
+
+def _result_of(run: RunFolder, measure: Measure, take: Take | None, *, kept: bool) -> Result:
+    """The numbers that a run has or is given now. Raises UserError: why it has none."""
+    if kept and (found := read_results(run.path).get(measure)):
+        return found
+    last = run.records[-1] if run.records else {}
+    if failure := read_failure(run.path):
+        raise UserError(failure.reason)
+    if None in last.values():  # a number that was not finite
+        raise UserError(f"diverged by step {last['step']}")
+    if unfinished := run.unfinished:
+        raise UserError(f"unfinished: {unfinished}")
+    if take is None:
+        raise UserError(NOT_MEASURED)
+    return take(run.path, measure)

@@ -6,11 +6,12 @@ the whole run. All tables, pictures and comparisons are made of these rows.
 """
 
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable
+from functools import cached_property
 from pathlib import Path
-from typing import Annotated, Any, NamedTuple, Self
+from typing import Annotated, Any, Self
 
-from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic import BaseModel, ConfigDict, Field, RootModel, model_validator
 
 from toytrans import user_code
 from toytrans.config.names import Metric
@@ -19,16 +20,13 @@ from toytrans.data.open import Selection
 from toytrans.data.pairs import Side, Split
 from toytrans.errors import UserError
 from toytrans.evaluation import Scores, Span, Summary, spans
-from toytrans.files import read_json
+from toytrans.files import disk_errors, read_json, write_json
 from toytrans.model.initialisation import count_parameters
 from toytrans.rounding import share
 from toytrans.training.checkpoint import Count
 from toytrans.training.run import Run
 
 EVAL = "eval.json"
-TEST = "test"
-"""The name of the measure of a sweep."""
-
 MOST_SPANS = 100
 """Each length has numbers of its own, as long as there are no more than so many."""
 
@@ -58,7 +56,7 @@ def is_share(metric: Metric) -> bool:
     return not METRICS[metric][2]
 
 
-def number(value: float, metric: Metric, *, signed: bool = False) -> str:
+def written(value: float, metric: Metric, *, signed: bool = False) -> str:
     """A value as its metric is shown."""
     if is_share(metric):
         return f"{value:+.3f}" if signed else share(value)
@@ -73,6 +71,16 @@ def shown(value: Any) -> str:
     if value is None or isinstance(value, bool):
         return {None: "none", True: "true", False: "false"}[value]
     return user_code.shown(str(value))
+
+
+KEYS = {
+    "exact_match_free_running": "exact_match",
+    "token_accuracy_free_running": "free_token_accuracy",
+    "exact_match_teacher_forced": "forced_exact_match",
+    "token_accuracy_teacher_forced": "token_accuracy",
+    "loss": "loss",
+}
+"""Of each metric of rows: its key in a summary of scores."""
 
 
 class Measure(Section):
@@ -100,11 +108,12 @@ class Measure(Section):
         few = "" if self.decode is None else f" of {self.decode} decoded of each length"
         return METRICS[metric][0].format(how=self.decoding, few=few)
 
+    @property
     def selection(self) -> Selection:
         return Selection(self.lengths, self.pairs, self.side)
 
 
-def of_lengths(lengths: tuple[int, int] | None, pairs: int | None) -> Measure:
+def of_lengths(lengths: tuple[int, int] | None = None, pairs: int | None = None) -> Measure:
     """The measure of a sweep: all pairs are decoded, or with lengths one pair of each. Raises
     UserError."""
     if lengths is not None and lengths[1] > LONGEST:
@@ -112,31 +121,19 @@ def of_lengths(lengths: tuple[int, int] | None, pairs: int | None) -> Measure:
     return Measure(lengths=lengths, pairs=pairs, decode=None if lengths is None else 1)
 
 
-# eval.json -----------------------------------------------------------------------------------
-
-
-class Row(NamedTuple):
-    """One number. shortest, longest: the lengths; None = a whole part. value: None = not finite.
-    pairs: that it rests on."""
-
-    part: str
-    shortest: Count | None
-    longest: Count | None
-    metric: str
-    value: Annotated[int | float, Field(ge=0)] | None
-    pairs: Count | None
-
-    @property
-    def place(self) -> Place:
-        if self.shortest is None or self.longest is None:
-            return self.part
-        return Span(self.shortest, self.longest, self.part)
+Value = Annotated[int | float, Field(ge=0)]
+Row = tuple[str, Count | None, Count | None, str, Value | None, Count | None]
+"""One number: its part, the shortest and the longest length, the metric, the value, and the pairs
+that it rests on. Lengths are None for a whole part, a value where it is not finite."""
 
 
 class Result(BaseModel):
-    """What a measure gave. of_files: whether its pairs are those of files, which every seed shares.
-    train_length: the training lengths of its side. difference: of exact match, free-running less
-    teacher-forced, over the decoded pairs."""
+    """What a measure gave of a run.
+
+    of_files: whether its pairs are those of files, which every seed shares. train_length: the
+    training lengths of its side. difference: of exact match, free-running less teacher-forced, over
+    the decoded pairs.
+    """
 
     model_config = ConfigDict(strict=True, allow_inf_nan=False, frozen=True)
 
@@ -148,54 +145,49 @@ class Result(BaseModel):
 
     @model_validator(mode="after")
     def _holds_shares(self) -> Self:
-        shares = [row.value for row in self.rows if row.metric.startswith(("exact", "token"))]
+        shares = [row[4] for row in self.rows if row[3].startswith(("exact", "token"))]
         if not shares or any(value is None or value > 1 for value in shares):
             raise ValueError("a share is from 0 to 1")
         return self
 
+    @cached_property
+    def numbers(self) -> dict[tuple[Place, str], tuple[float | None, int]]:
+        """Value and pairs by place and metric of rows."""
+        found = dict[tuple[Place, str], tuple[float | None, int]]()
+        for part, low, high, metric, value, pairs in self.rows:
+            place = part if low is None or high is None else Span(low, high, part)
+            found[place, metric] = value, pairs or 0
+        return found
 
-class _Eval(BaseModel):
-    measures: dict[str, Result]
-
-
-def read_results(run: Path) -> dict[str, Result]:
-    """What eval.json holds, by the names of measures; empty without it. Raises UserError."""
-    otherwise = "not what a sweep writes; remove it, and the trained model is measured again"
-    found = read_json(run / EVAL, _Eval, otherwise)
-    return found.measures if found else {}
-
-
-def evaluate(
-    run: Run, measures: Mapping[str, Measure], known: Mapping[str, Result]
-) -> Iterator[dict[str, Any]]:
-    """Measure a run; yields eval.json after each measure. Raises UserError.
-
-    known: results that are not taken again. Equal measures are taken once.
-    """
-    found = dict(known)
-    for name, wanted in measures.items():
-        if name not in found:
-            same = [result for result in found.values() if result.measure == wanted]
-            if not same:
-                scores = run.measure(split_of(run.config), wanted.selection(), wanted.decode)
-                same = [result_of(run, scores, wanted)]
-            found[name] = same[0]
-            yield _Eval(measures=found).model_dump(mode="json")
+    def number(self, metric: Metric, place: Place = "all") -> tuple[float | None, int]:
+        """A value and the pairs that it rests on; None and 0 where it is not known."""
+        of_run = metric in OF_RUN and place == "all"
+        of_rows = METRICS[metric][1].format(how=self.measure.decoding.replace("-", "_"))
+        value, pairs = self.numbers.get(("" if of_run else place, of_rows), (None, 0))
+        if value is not None and metric == "perplexity":
+            value = math.exp(min(value, 700.0))
+        return value, pairs
 
 
 def result_of(run: Run, scores: Scores, measure: Measure) -> Result:
-    """The numbers of a run and of its scores, which a measure gave."""
+    """The numbers of a run and of its scores, which a measure gave. What nothing was decoded of has
+    no free-running numbers."""
     progress = run.progress()
     assert progress is not None, "its model was read"
     whole = progress.step, progress.elapsed_s, count_parameters(run.model)
-    rows = [Row("", None, None, *each, None) for each in zip(OF_RUN, whole, strict=True)]
+    rows: list[Row] = [("", None, None, *each, None) for each in zip(OF_RUN, whole, strict=True)]
     every = scores.summary()
-    for part, of in {"all": every, **scores.parts()}.items():
-        rows += _rows(of, part)
+    summaries: list[tuple[Any, Summary]] = [
+        ((part, None, None), of) for part, of in ({"all": every} | scores.parts()).items()
+    ]
     low, high = measure.lengths or (min(scores.lengths), max(scores.lengths))
     for *ends, part in spans(range(low, high + 1), scores.train_length, MOST_SPANS):
-        if (of := scores.summary(*ends))["examples"]:
-            rows += _rows(of, part, *ends)
+        summaries.append(((part, *ends), scores.summary(*ends)))
+    for where, of in summaries:
+        for metric, key in KEYS.items():
+            if pairs := of["decoded" if metric.endswith("free_running") else "examples"]:
+                value = of[key] if math.isfinite(of[key]) else None
+                rows.append((*where, metric, value, pairs))
     return Result(
         measure=measure,
         of_files=scores.about.get("split") == "files",
@@ -205,23 +197,27 @@ def result_of(run: Run, scores: Scores, measure: Measure) -> Result:
     )
 
 
-def _rows(of: Summary, part: str, low: int | None = None, high: int | None = None) -> Iterator[Row]:
-    """The rows of a summary. What nothing was decoded of has no free-running numbers."""
-    keys = {
-        "exact_match_free_running": "exact_match",
-        "token_accuracy_free_running": "free_token_accuracy",
-        "exact_match_teacher_forced": "forced_exact_match",
-        "token_accuracy_teacher_forced": "token_accuracy",
-        "loss": "loss",
-    }
-    for metric, key in keys.items():
-        pairs = of["decoded" if metric.endswith("free_running") else "examples"]
-        if pairs:
-            value = of[key] if math.isfinite(of[key]) else None
-            yield Row(part, low, high, metric, value, pairs)
-
-
 def split_of(config: Config) -> Split:
     """The test split; validation pairs where a config names no test file."""
     files = config.data.files
     return "valid" if files is not None and files.test is None else "test"
+
+
+def read_results(run: Path) -> dict[Measure, Result]:
+    """What eval.json holds, by measure; empty without it. Raises UserError."""
+    otherwise = "not what a sweep writes; remove it, and the trained model is measured again"
+    found = read_json(run / EVAL, RootModel[list[Result]], otherwise)
+    return {result.measure: result for result in found.root} if found else {}
+
+
+def measure_run(run: Run, measures: Iterable[Measure]) -> None:
+    """Measure a run, and write eval.json after each measure that it lacks. Raises UserError."""
+    found = read_results(run.path)
+    for measure in measures:
+        if measure not in found:
+            scores = run.measure(split_of(run.config), measure.selection, measure.decode)
+            found[measure] = result_of(run, scores, measure)
+            with disk_errors(run.path, EVAL):
+                write_json(
+                    run.path / EVAL, [each.model_dump(mode="json") for each in found.values()]
+                )

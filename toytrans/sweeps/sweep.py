@@ -11,13 +11,13 @@ adds runs: their numbers are further groups of the table.
 """
 
 import contextlib
-import itertools
-import os
 import platform
 import re
 import time
 from collections.abc import Callable, Generator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import cache
+from itertools import product
 from pathlib import Path
 from typing import Any, Literal
 
@@ -26,9 +26,10 @@ import yaml
 
 from toytrans import __version__
 from toytrans.config.names import Metric
-from toytrans.config.schema import Config, Paths
+from toytrans.config.schema import Config
+from toytrans.data.files import sha256_of
 from toytrans.data.open import check_dataset, open_dataset, pairs_of_split
-from toytrans.errors import UserError
+from toytrans.errors import UserError, listed
 from toytrans.files import (
     csv_bytes,
     disk_errors,
@@ -37,19 +38,16 @@ from toytrans.files import (
     write_file,
     write_json,
 )
-from toytrans.sweeps.comparison import SWEEP, Comparison, compare, read_sweep
-from toytrans.sweeps.groups import Table, cell
-from toytrans.sweeps.measure import TEST, Measure, of_lengths, split_of
-from toytrans.sweeps.pool import Ended, processes_for, run_here, run_on_ray
-from toytrans.sweeps.trial import Trial, by_names, path_of
+from toytrans.sweeps.comparison import SWEEP, Comparison, Table, cell, compare, read_sweep
+from toytrans.sweeps.measure import Measure, of_lengths, split_of
+from toytrans.sweeps.trial import Ended, Trial, by_names, path_of, run_here, run_on_ray
+from toytrans.training.checkpoint import saved_steps
 from toytrans.training.devices import choose_device, settings_of_numbers, usable_cores
 from toytrans.training.faults import check_fault
 from toytrans.training.run import RUNS
 
 SWEEPS = RUNS / "sweeps"
-
-MOST_TRIALS, MOST_NAMES = 10_000, 10
-"""Of a sweep, and of a sentence."""
+MOST_TRIALS = 10_000
 
 LoadConfig = Callable[[Sequence[str]], Config]
 """The config with some `section.key=value` laid over it. Raises UserError."""
@@ -57,11 +55,11 @@ LoadConfig = Callable[[Sequence[str]], Config]
 
 @dataclass(frozen=True)
 class Sweep:
-    """Some trials in a folder. about: what was asked for, as sweep.json keeps it."""
+    """Some trials in a folder. asked: what was asked for, as sweep.json keeps it."""
 
     folder: Path
     trials: Sequence[Trial]
-    about: Mapping[str, Any]
+    asked: Mapping[str, Any]
 
     def waiting(self) -> list[Trial]:
         """The trials that are not done. Raises UserError."""
@@ -69,18 +67,19 @@ class Sweep:
 
     def beginning(self) -> list[str]:
         """What will be run, one sentence each: which runs are finished, go on or start."""
-        steps = {trial.title: trial.saved_step() for trial in self.waiting()}
+        steps = {each.title: max(saved_steps(each.path), default=0) for each in self.waiting()}
         parts = {
             "finished": [trial.title for trial in self.trials if trial.title not in steps],
             "goes on": [f"{title} from step {step}" for title, step in steps.items() if step],
             "starts": [title for title, step in steps.items() if not step],
         }
-        told = [f"{self.folder}: {len(self.trials)} run{'s' * (len(self.trials) > 1)}"]
+        count = len(self.trials)
+        told = [f"{self.folder}: {count} run{'s' * (count > 1)}"]
         if not steps:
-            return [*told, "all are finished"]
-        if len(parts["starts"]) == len(self.trials):
-            return told
-        return told + [f"{what}: {listed(some)}" for what, some in parts.items() if some]
+            told.append("all are finished")
+        elif len(parts["starts"]) < count:
+            told += [f"{what}: {listed(some)}" for what, some in parts.items() if some]
+        return told
 
     def train(
         self, jobs: int | None = None, on: Literal["local", "ray"] = "local"
@@ -89,19 +88,15 @@ class Sweep:
         early, it lets every training save. Raises UserError. Arguments: as in `toytrans.sweep`."""
         with disk_errors(self.folder, SWEEP):
             self.folder.mkdir(parents=True, exist_ok=True)
-            write_json(self.folder / SWEEP, {"made": made(), **self.about})
-        waiting = self.waiting()
-        if on == "ray":
-            rounds = run_on_ray(waiting, jobs)
-        else:
-            rounds = run_here(waiting, processes_for(waiting, jobs))
-        with contextlib.closing(rounds):
+            write_json(self.folder / SWEEP, {"made": made(), **self.asked})
+        run = run_on_ray if on == "ray" else run_here
+        with contextlib.closing(run(self.waiting(), jobs)) as rounds:
             yield from rounds
 
 
 def write(sweep: Sweep, metric: Metric = "exact_match") -> Comparison:
     """Compare all runs in the folder of a sweep, and write tables and plot. Raises UserError."""
-    compared = compare([sweep.folder], metric, sweep.trials[0].measures[TEST])
+    compared = compare([sweep.folder], metric, sweep.trials[0].measures[0])
     configs = [
         {
             "differs": {key: cell(value) for key, value in each.differs.items()},
@@ -117,8 +112,7 @@ def write(sweep: Sweep, metric: Metric = "exact_match") -> Comparison:
     picture = None
     with contextlib.suppress(UserError):  # no matplotlib
         picture = compared.picture(sweep.folder.name)
-    files = write_tables(sweep.folder, compared.table(), about, picture)
-    return replace(compared, files=files)
+    return replace(compared, files=write_tables(sweep.folder, compared.table(), about, picture))
 
 
 def write_tables(
@@ -151,7 +145,7 @@ def made() -> dict[str, Any]:
     } | settings_of_numbers()
 
 
-# Planning ------------------------------------------------------------------------------------
+# Planning ----------------------------------------------------------------------------------------
 
 
 def plan(
@@ -168,11 +162,10 @@ def plan(
     load: gives the config with some values laid over it. sets: `section.key=value,value`.
     seeds: None = that of the config. here: it will run on this machine, and needs its devices.
     """
-    measure = measure or of_lengths(None, None)
-    grid = read_grid(sets)
+    measure, grid = measure or of_lengths(), read_grid(sets)
     choices = [
         [f"{key}={value}" for key, value in zip(grid, values, strict=True)]
-        for values in itertools.product(*grid.values())
+        for values in product(*grid.values())
     ]
     if (count := len(choices) * len(seeds or [0])) > MOST_TRIALS:
         raise UserError(f"{count:,} runs are more than {MOST_TRIALS:,}; give fewer seeds or values")
@@ -180,36 +173,28 @@ def plan(
     seeds = [configs[0].seed] if seeds is None else seeds
     check_folder(folder)
     there = {path.name[-8:]: path for path in folder.glob("*-????????")}
-    trials, hashed = dict[Path, Trial](), dict[Paths, str]()
-    for seed, (choice, config) in itertools.product(seeds, zip(choices, configs, strict=True)):
+    trials, hash_of = dict[Path, Trial](), cache(sha256_of)
+    for seed, (choice, config) in product(seeds, zip(choices, configs, strict=True)):
         seeded = config.model_copy(update={"seed": seed})
-        path = path_of(folder, _label(choice, seed), seeded, hashed)
+        path = path_of(folder, _label(choice, seed), seeded, hash_of)
         path = there.setdefault(path.name[-8:], path)  # the same by other words
         title = " ".join([*choice, f"seed {seed}"])
-        trials.setdefault(path, Trial(path, seeded, {TEST: measure}, title))
-    about = {
+        trials.setdefault(path, Trial(path, seeded, [measure], title))
+    asked = {
         "measure": measure.model_dump(mode="json"),
         "grid": grid,
         "seeds": list(seeds),
         "runs": [path.name for path in trials],
     }
-    return Sweep(folder, list(trials.values()), about)
+    return Sweep(folder, list(trials.values()), asked)
 
 
 def check_folder(folder: Path) -> None:
     """Raise UserError unless a folder is free for a sweep, or holds one."""
-    if read_sweep(folder) is not None:
-        return
-    try:
-        names = set(os.listdir(folder))
-    except FileNotFoundError:
-        return
-    except OSError as error:
-        raise UserError(
-            f"{folder}: no folder for a sweep ({error.strerror}); name another"
-        ) from None
-    if names - {draft.name for draft in drafts_in(folder)}:
-        raise UserError(f"{folder}: not a sweep, so it is left alone; name another folder")
+    if folder.exists() and read_sweep(folder) is None:
+        inside = set(folder.iterdir()) if folder.is_dir() else {folder}
+        if inside - set(drafts_in(folder)):
+            raise UserError(f"{folder}: not a sweep, so it is left alone; name another folder")
 
 
 def read_grid(sets: Sequence[str]) -> dict[str, list[str]]:
@@ -238,9 +223,8 @@ def _split(text: str) -> list[str]:
         whole = yaml.compose(written := f"[{text}]", yaml.SafeLoader)
     except (yaml.YAMLError, RecursionError):
         return []
-    if not isinstance(whole, yaml.SequenceNode):
-        return []
-    return [written[node.start_mark.index : node.end_mark.index].strip() for node in whole.value]
+    nodes = whole.value if isinstance(whole, yaml.SequenceNode) else []
+    return [written[node.start_mark.index : node.end_mark.index].strip() for node in nodes]
 
 
 def _checked(choice: Sequence[str], load: LoadConfig, measure: Measure, *, here: bool) -> Config:
@@ -253,7 +237,7 @@ def _checked(choice: Sequence[str], load: LoadConfig, measure: Measure, *, here:
             choose_device(config.device)
         dataset = open_dataset(config)
         check_dataset(config, dataset)
-        pairs_of_split(config, dataset.facts, split_of(config), measure.selection())
+        pairs_of_split(config, dataset.facts, split_of(config), measure.selection)
     except UserError as error:
         load([])
         raise UserError(": ".join(filter(None, (" ".join(choice), str(error))))) from None
@@ -265,9 +249,3 @@ def _label(choice: Sequence[str], seed: int) -> str:
     values = (text.partition("=")[2] for text in choice)
     parts = [re.sub(r"[^\w.]+", "_", value).strip("_.")[:24] for value in values]
     return "-".join([*filter(None, parts[:4]), f"s{seed}"])
-
-
-def listed(names: Sequence[str]) -> str:
-    """Names with commas, the first ones of many."""
-    more = f" and {len(names) - MOST_NAMES} more" if len(names) > MOST_NAMES else ""
-    return ", ".join(names[:MOST_NAMES]) + more

@@ -1,4 +1,4 @@
-"""A trial: one run of a sweep, trained and measured.
+"""A trial: one run of a sweep, trained and measured; and many of them, here or on a Ray cluster.
 
     FOLDER/LABEL-HASH/              an ordinary run
     FOLDER/LABEL-HASH/eval.json     its numbers, at the end
@@ -7,30 +7,43 @@
 The hash is of the config and of what is in the files that it names, so another config is another
 run. A trial that was stopped goes on from its checkpoint. Where only the measure is another one,
 the trained model is measured again. Each trial computes with one thread.
+
+Many run in processes here, or as tasks of a cluster. One that fails, is killed, or runs out of
+memory costs only itself. The nodes of a cluster share the folder of the runs, so a trial whose node
+is lost goes on elsewhere.
 """
 
 import contextlib
 import hashlib
+import logging
+import multiprocessing
+import os
+import platform
+import signal
+import sys
+import tempfile
+import threading
 import time
 import traceback
-from collections.abc import Mapping
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
+from multiprocessing.connection import wait
 from pathlib import Path
+from types import ModuleType
 from typing import Annotated, Any, Literal, NamedTuple
 
 import torch
 from pydantic import AfterValidator, BaseModel, ConfigDict
 
 from toytrans.config.schema import Config, Paths
-from toytrans.data.files import sha256_of
-from toytrans.errors import UserError, ran_out_of_memory, shortened
-from toytrans.files import Unreadable, disk_errors, json_text, read_json, write_json
-from toytrans.sweeps.measure import EVAL, Measure, Result, evaluate, read_results
+from toytrans.errors import UserError, how_to_install, ran_out_of_memory, shortened
+from toytrans.files import Unreadable, json_text, read_json, write_json
+from toytrans.sweeps.measure import Measure, Result, measure_run, read_results
 from toytrans.training import devices
-from toytrans.training.checkpoint import saved_steps
+from toytrans.training.devices import usable_cores
 from toytrans.training.run import METRICS, RunFolder, is_locked
 from toytrans.training.session import open_session
-from toytrans.training.signals import exit_if_signalled
-from toytrans.user_code import RAISED, digests, fault_in_user_code
+from toytrans.training.signals import end_at_once, exit_if_signalled
+from toytrans.user_code import RAISED, as_read, digests, fault_in_user_code, trust_as_read
 
 FAILED = "failed.json"
 
@@ -41,26 +54,26 @@ SECONDS_FOR_LOCK = 60.0
 class Trial(NamedTuple):
     """What to train, where, and what is measured of it.
 
-    title: what sets it apart, for a person. about: the same by key, for the table.
+    title: what sets it apart, for a person. about: the same by key, for a board's table.
     checkpoint: the best on validation pairs, where a training that diverges fails; or the last.
     """
 
     path: Path
     config: Config
-    measures: Mapping[str, Measure]
+    measures: Sequence[Measure]
     title: str = ""
-    about: Mapping[str, Any] = {}
+    about: Mapping[str, str] = {}
     checkpoint: Literal["best", "last"] = "best"
 
-    def results(self) -> dict[str, Result]:
+    def results(self) -> dict[Measure, Result]:
         """What its measures have given so far. Raises UserError."""
         found = read_results(self.path)
-        return {n: of for n, of in found.items() if of.measure == self.measures.get(n)}
+        return {measure: found[measure] for measure in self.measures if measure in found}
 
     def is_done(self) -> bool:
         """Whether nothing is left to do: it has its numbers, or would fail again."""
         failure = read_failure(self.path)
-        return len(self.results()) == len(self.measures) or bool(failure and failure.final)
+        return self.results().keys() == set(self.measures) or bool(failure and failure.final)
 
     def share_done(self) -> float:
         """The proportion of its training that is done."""
@@ -69,18 +82,12 @@ class Trial(NamedTuple):
             return int(records[-1]["step"]) / self.config.train.max_steps if records else 0.0
         return 0.0
 
-    def saved_step(self) -> int:
-        """The step that it goes on from; 0 = it starts."""
-        return max(saved_steps(self.path), default=0)
 
-
-def path_of(folder: Path, label: str, config: Config, hashed: dict[Paths, str]) -> Path:
-    """The folder of a trial. hashed: SHA-256 of data files, so that each is read once."""
-    contents = digests(config.references.values())
-    for paths in _files_of(config).values():
-        if paths not in hashed:
-            hashed[paths] = sha256_of(paths)
-        contents.append(hashed[paths])
+def path_of(folder: Path, label: str, config: Config, hash_of: Callable[[Paths], str]) -> Path:
+    """The folder of a trial. hash_of: the SHA-256 of data files, which it reads once."""
+    contents, files = digests(config.references.values()), config.data.files
+    named = (files.train, files.valid, files.test) if files else ()
+    contents += [hash_of(paths) for paths in named if paths]
     text = json_text([by_names(config), contents])
     return folder / f"{label}-{hashlib.sha256(text.encode()).hexdigest()[:8]}"
 
@@ -88,23 +95,18 @@ def path_of(folder: Path, label: str, config: Config, hashed: dict[Paths, str]) 
 def by_names(config: Config) -> dict[str, Any]:
     """A config as values, its data files and code by their names, whatever folder they lie in."""
     values = config.model_dump(mode="json")
-    for part, paths in _files_of(config).items():
-        names = [Path(path).name for path in ([paths] if isinstance(paths, str) else paths)]
-        values["data"]["files"][part] = names[0] if isinstance(paths, str) else names
+    files = values["data"]["files"] or {}
+    for part in ("train", "valid", "test"):
+        if paths := files.get(part):
+            one = isinstance(paths, str)
+            files[part] = Path(paths).name if one else [Path(path).name for path in paths]
     for key, reference in config.references.items():
         section, _, name = key.partition(".")
         values[section][name] = Path(reference).name
     return values
 
 
-def _files_of(config: Config) -> dict[str, Paths]:
-    """The data files that a config names: train, valid and test, as far as it does."""
-    named = ((part, getattr(config.data.files, part, None)) for part in ("train", "valid", "test"))
-    return {part: paths for part, paths in named if paths}
-
-
-# Failures ------------------------------------------------------------------------------------
-
+# Failures ----------------------------------------------------------------------------------------
 
 Text = Annotated[
     str, AfterValidator(lambda text: shortened(text.encode(errors="backslashreplace").decode()))
@@ -129,44 +131,40 @@ def read_failure(run: Path) -> Failure | None:
     return None
 
 
-def keep_failure(run: Path, failure: Failure | None) -> None:
-    """Write why a run failed; None: forget it. A full disk stops no sweep."""
+def failed(trial: Trial, reason: str, **more: Any) -> Failure:
+    """Write why a trial failed. A full disk stops no sweep."""
+    failure = Failure(reason=reason.removeprefix(f"{trial.path}: "), **more)  # shown beside it
     with contextlib.suppress(OSError, UserError):
-        if failure is not None:
-            run.mkdir(parents=True, exist_ok=True)
-            write_json(run / FAILED, failure.model_dump())
-        elif read_failure(run) is not None:
-            (run / FAILED).unlink()
+        trial.path.mkdir(parents=True, exist_ok=True)
+        write_json(trial.path / FAILED, failure.model_dump())
+    return failure
 
 
-# Running -------------------------------------------------------------------------------------
+# One trial ---------------------------------------------------------------------------------------
 
 
 def run(trial: Trial) -> Failure | None:
     """Train and measure a trial in this process. Why it failed, if it did, which is written too."""
-    keep_failure(trial.path, None)
+    if read_failure(trial.path) is not None:
+        with contextlib.suppress(OSError):
+            (trial.path / FAILED).unlink()
     deadline = time.monotonic() + SECONDS_FOR_LOCK
     while is_locked(trial.path / METRICS) and time.monotonic() < deadline:
         time.sleep(0.2)
     try:
-        failure = _train_and_measure(trial)
+        return _train_and_measure(trial)
     except UserError as error:
-        reason = str(error).removeprefix(f"{trial.path}: ")  # it is shown beside the path
-        failure = Failure(reason=reason)
+        return failed(trial, str(error))
     except RAISED as error:
         if ran_out_of_memory(error):
             remedy = "lower data.batch_tokens or the sizes of the model"
-            failure = Failure(reason=f"out of memory; {remedy}")
-        elif fault := fault_in_user_code(error):
-            failure = Failure(reason=f"your code: {fault}")
-        elif isinstance(error, SystemExit):  # of a signal
+            return failed(trial, f"out of memory; {remedy}")
+        if fault := fault_in_user_code(error):
+            return failed(trial, f"your code: {fault}")
+        if isinstance(error, SystemExit):  # of a signal
             raise
-        else:
-            reason = f"internal error ({type(error).__name__}: {error})"
-            failure = Failure(reason=reason, traceback=traceback.format_exc())
-    if failure is not None:
-        keep_failure(trial.path, failure)
-    return failure
+        reason = f"internal error ({type(error).__name__}: {error})"
+        return failed(trial, reason, traceback=traceback.format_exc())
 
 
 def _train_and_measure(trial: Trial) -> Failure | None:
@@ -179,10 +177,180 @@ def _train_and_measure(trial: Trial) -> Failure | None:
             pass
         exit_if_signalled(trainer.received)
     if trial.checkpoint == "best" and trainer.stop_reason == "diverged":
-        reason = trainer.divergence().removeprefix(f"{trial.path}: ")
-        return Failure(reason=reason, final=True)
+        return failed(trial, trainer.divergence(), final=True)
     trained = RunFolder.open(trial.path).load(trial.checkpoint, str(trainer.device))
-    for found in evaluate(trained, trial.measures, trial.results()):
-        with disk_errors(trial.path, EVAL):
-            write_json(trial.path / EVAL, found)
+    measure_run(trained, trial.measures)
     return None
+
+
+# Many trials, in processes here ------------------------------------------------------------------
+
+Ended = tuple[Trial, Failure | None]
+
+HAS_FAILED = 1
+"""The exit code of a process whose trial has failed and has written why."""
+
+
+def processes_for(trials: Sequence[Trial], asked: int | None = None) -> int:
+    """Processes at once: as many as were asked for, one a core at most. None: one a core, or one in
+    all where any trial is on a GPU."""
+    names = {trial.config.device for trial in trials}
+    on_cpu = all(devices.choose_device(name).type == "cpu" for name in names)
+    return min(asked or (usable_cores() if on_cpu else 1), usable_cores())
+
+
+def run_here(trials: Sequence[Trial], jobs: int | None = None) -> Generator[list[Ended]]:
+    """Run trials; yields those that have ended, about once a second. Closed early, it lets every
+    training save. jobs: as of `processes_for`."""
+    # the server's socket lies in the temporary folder; its path has at most 107 characters
+    forks = sys.platform == "linux" and len(tempfile.gettempdir()) <= 70
+    context: Any = multiprocessing.get_context("forkserver" if forks else "spawn")
+    if forks:
+        context.set_forkserver_preload([__name__])  # to import torch takes seconds
+    at_once, waiting, running = processes_for(trials, jobs), list(trials), dict[Any, Trial]()
+    try:
+        while waiting or running:
+            while waiting and len(running) < at_once:
+                trial = waiting.pop(0)
+                given = trial, as_read(trial.config.references.values())
+                process = context.Process(target=_child, args=given)
+                with contextlib.suppress(OSError, EOFError), main_hidden():
+                    process.start()  # nothing starts where the fork server was killed
+                running[process] = trial
+            wait([process.sentinel for process in running if process.pid], timeout=1.0)
+            over = [process for process in running if not process.is_alive()]
+            yield [(running[each], _answer(running.pop(each), each)) for each in over]
+    finally:
+        started = [process for process in running if process.pid]
+        for process in started:
+            process.terminate()
+        for process in started:
+            process.join()
+
+
+def _answer(trial: Trial, process: Any) -> Failure | None:
+    """Why a trial has failed whose process has ended."""
+    if process.pid is None:
+        return _lost(trial, "no process could be started")
+    if process.exitcode == 0:
+        return None
+    killed = " (killed; out of memory?)" if process.exitcode == -9 else ""
+    written = read_failure(trial.path) if process.exitcode == HAS_FAILED else None
+    return written or _lost(trial, f"its process ended with exit code {process.exitcode}{killed}")
+
+
+def _lost(trial: Trial, how: str) -> Failure:
+    """A failure that its own process could not write."""
+    return failed(trial, f"{how}; the same command goes on")
+
+
+@contextlib.contextmanager
+def main_hidden() -> Iterator[None]:
+    """Processes that are started here import toytrans, not the program that starts them: a script
+    without `if __name__ == "__main__"` would start a sweep in each."""
+    main = sys.modules["__main__"]
+    sys.modules["__main__"] = ModuleType("__main__")
+    try:
+        yield
+    finally:
+        sys.modules["__main__"] = main
+
+
+def _child(trial: Trial, code: Mapping[str, bytes]) -> None:
+    """The program of one process. code: the user's, as the parent has read it."""
+    if hasattr(signal, "pthread_sigmask"):  # the terminal's signals are the parent's to act on
+        signal.pthread_sigmask(signal.SIG_BLOCK, (signal.SIGINT, signal.SIGHUP))
+    end_at_once()
+    threading.Thread(target=_end_with_parent, daemon=True).start()
+    trust_as_read(code)
+    sys.exit(HAS_FAILED if run(trial) else 0)
+
+
+def _end_with_parent() -> None:
+    """Save and end as soon as the parent process is gone, however it ended."""
+    parent = multiprocessing.parent_process()
+    if parent is not None:
+        parent.join()
+        signal.raise_signal(signal.SIGTERM)
+
+
+# Ray ---------------------------------------------------------------------------------------------
+
+
+def check_ray() -> None:
+    """Raise UserError where Ray is not installed."""
+    try:
+        import ray  # noqa: F401
+    except ImportError:
+        raise UserError(
+            f"--on ray needs Ray, which is not installed; {how_to_install('ray')}"
+        ) from None
+
+
+def run_on_ray(trials: Sequence[Trial], jobs: int | None = None) -> Generator[list[Ended]]:
+    """As `run_here`, on a Ray cluster. jobs: None = as many as the cluster has room for."""
+    waiting, running = list(trials), dict[Any, Trial]()
+    with _connected() as ray:
+        has_gpus = ray.cluster_resources().get("GPU", 0) > 0
+        task = ray.remote(max_calls=1, max_retries=3, num_cpus=1)(_task)
+        try:
+            while waiting or running:
+                while waiting and len(running) < (jobs or len(trials)):
+                    trial = waiting.pop(0)
+                    device = trial.config.device
+                    on_gpu = device.startswith("cuda") or (device == "auto" and has_gpus)
+                    placed = task.options(num_gpus=float(on_gpu))
+                    given = trial, as_read(trial.config.references.values()), os.getcwd()
+                    running[placed.remote(*given)] = trial
+                ended = list[Ended]()
+                for each in ray.wait(list(running), num_returns=len(running), timeout=1.0)[0]:
+                    trial = running.pop(each)
+                    try:
+                        ended.append((trial, ray.get(each)))
+                    except ray.exceptions.RayError as error:
+                        reason = str(error).strip().partition("\n")[0]
+                        how = f"Ray lost it ({type(error).__name__}: {reason})"
+                        ended.append((trial, _lost(trial, how)))
+                yield ended
+        finally:
+            for each in running:
+                ray.cancel(each)
+            if running:
+                ray.wait(list(running), num_returns=len(running), timeout=60.0)
+
+
+@contextlib.contextmanager
+def _connected() -> Iterator[Any]:
+    """Ray, connected to RAY_ADDRESS, to a cluster that runs here, or to one that is started for as
+    long as the block lasts. Raises UserError."""
+    os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")  # else it warns of a change
+    os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
+    check_ray()
+    import ray
+
+    if ray.is_initialized():
+        yield ray
+        return
+    handler = signal.getsignal(signal.SIGTERM)  # Ray sets its own
+    try:
+        ray.init(log_to_driver=False, logging_level=logging.ERROR)
+    except ConnectionError as error:
+        raise UserError(f"Ray: {str(error).strip().partition(chr(10))[0]}") from None
+    finally:
+        signal.signal(signal.SIGTERM, handler)
+    try:
+        with open(os.devnull, "w") as null, contextlib.redirect_stdout(null):
+            yield ray  # a thread of Ray's prints to standard output which nodes it has lost
+    finally:
+        ray.shutdown()
+
+
+def _task(trial: Trial, code: Mapping[str, bytes], folder: str) -> Failure | None:
+    """The program of one task, in the folder of the command. code: the user's, as it was read."""
+    end_at_once()
+    trust_as_read(code)
+    if not os.path.isdir(folder):
+        lost = f"{folder}: not on {platform.node()}; the nodes must share the folder of the command"
+        return Failure(reason=lost)
+    os.chdir(folder)
+    return run(trial)
