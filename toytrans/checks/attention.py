@@ -19,7 +19,7 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from toytrans.checks.batch import Batch
-from toytrans.checks.result import CannotJudge, NotApplicable, Result, measured
+from toytrans.checks.result import Result, Told, measured, unsure
 
 VIEWS = re.compile(
     "(_unsafe_)?view(_as_real|_as_complex)?|_reshape_alias|transpose|permute|t|squeeze|unsqueeze|"
@@ -355,11 +355,12 @@ def attention_is_right(batch: Batch) -> Result:
     seen = attentions(batch)
     found = [attention for attention in seen if attention.is_attention and attention.scores.inner]
     if not found:
-        raise NotApplicable(
+        raise Told(
+            "does not apply",
             "no softmax is of a product of queries and keys, as in additive attention"
             if any(attention.is_attention for attention in seen)
             else "no softmax of torch's gives weights of values: there is none, or it is written "
-            "out"
+            "out",
         )
     doubts = []
     for is_leak in (True, False):
@@ -367,7 +368,7 @@ def attention_is_right(batch: Batch) -> Result:
         for attention in found:
             try:
                 fault = _leak(attention) if is_leak else _wrong_scale(batch, attention)
-            except CannotJudge as doubt:
+            except Told as doubt:
                 doubts.append(f"{_where(batch, attention)}{doubt}")
                 continue
             faults += [f"{_where(batch, attention)}{fault}"] if fault else []
@@ -375,7 +376,7 @@ def attention_is_right(batch: Batch) -> Result:
             count = f" ({len(faults)} of {len(found)} attentions)" if len(faults) > 1 else ""
             return measured(len(faults), 0.0, "", faults[0] + count, explains=is_leak)
     if doubts:
-        raise CannotJudge(doubts[0])
+        raise unsure(doubts[0])
     fills = sorted({fill for a in found for fill in a.scores.fills}, reverse=True)
     closed = f", closed ones hold {', '.join(f'{x:.3g}' for x in fills)}" if fills else ""
     wanted = "1 / root of d_head" if batch.facts.scale is None else f"{batch.facts.scale:g}"
@@ -404,7 +405,7 @@ def _leak(attention: Attention) -> str:
 
 
 def _wrong_scale(batch: Batch, attention: Attention) -> str:
-    """A wrong scale that is known as a mistake, in words; "" for the right one. Raises CannotJudge
+    """A wrong scale that is known as a mistake, in words; "" for the right one. Raises Told
     for another, which may be meant, as all those of Hugging Face's layers, which hold what their
     config says."""
     scores, facts = attention.scores, batch.facts
@@ -416,7 +417,7 @@ def _wrong_scale(batch: Batch, attention: Attention) -> str:
 
     wanted = scores.inner**-0.5 if facts.scale is None else facts.scale
     if scores.learned:
-        raise CannotJudge("a learned number scales the scores, so no other is wanted")
+        raise unsure("a learned number scales the scores, so no other is wanted")
     if near(wanted):
         return ""
     is_said = f"scores are q k times {scores.factor:.3g}"
@@ -438,11 +439,11 @@ def _wrong_scale(batch: Batch, attention: Attention) -> str:
     if facts.is_textbook:
         return f"{is_said}; {right}"
     if math.isnan(scores.factor):
-        raise CannotJudge(
-            "the scores are multiplied with more than numbers: their scale is unknown"
+        raise unsure(
+            "the scores are multiplied with more than numbers: their scale is unknown",
         )
-    raise CannotJudge(
-        f"{is_said}; {right}. T5, Luong's attention and norms of queries differ{meant}"
+    raise unsure(
+        f"{is_said}; {right}. T5, Luong's attention and norms of queries differ{meant}",
     )
 
 

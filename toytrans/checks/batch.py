@@ -6,16 +6,18 @@ logits are: the median over the vocabulary of each id's largest. Logits that are
 or a large negative number, count as one value; ids that never change do not count.
 """
 
+import contextlib
 import math
-from collections.abc import Iterable
+import re
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
+from torch.overrides import TorchFunctionMode
 
-from toytrans.checks.modes import RoundedAgain, Watched
-from toytrans.checks.result import CannotJudge
+from toytrans.checks.result import Told, unsure
 from toytrans.checks.subject import Adapter, Ids, NoAnswer, Symbols, wider
 from toytrans.errors import UserError
 
@@ -174,11 +176,11 @@ class Batch:
         return torch.where(is_out, logits.sign() * math.inf, logits)
 
     def require_changing_logits(self) -> None:
-        """Raises CannotJudge where the logits are the same whatever is asked."""
+        """Raises Told where the logits are the same whatever is asked."""
         if self.logits_constant:
-            raise CannotJudge(
+            raise unsure(
                 "the logits never change, so nothing can be seen through them; is the output layer "
-                "zero? train a step, or give it other weights"
+                "zero? train a step, or give it other weights",
             )
 
     def _ask_first(self) -> None:
@@ -269,6 +271,104 @@ class Batch:
             self,
             drawn,
         )
+
+
+# What torch does while a model is asked ----------------------------------------------------------
+
+PRODUCTS = re.compile("linear|mm|matmul|einsum|attention|encoder_layer|lstm|gru|rnn")
+"""Functions that sum many products, by their names."""
+
+CALL = 50_000
+"""Multiplications that take about as long as calling a function."""
+
+
+class Watched(TorchFunctionMode):
+    """The work of an answer: multiplications in its products, and its calls of functions. It is the
+    same on any machine. rounds: whether something in fp64 is rounded to fewer digits."""
+
+    work, rounds = 0, False
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        result = func(*args, **(kwargs or {}))
+        self.work += CALL
+        first = result[0] if isinstance(result, tuple) and result else result
+        if not isinstance(first, Tensor) or first.is_nested:
+            return result
+        given = [t for a in args for t in (a if isinstance(a, tuple | list) else (a,))]
+        given = [t for t in given if isinstance(t, Tensor) and not t.is_nested]
+        if first.is_floating_point() and first.dtype != torch.float64:
+            self.rounds |= any(t.dtype == torch.float64 for t in given)
+        if PRODUCTS.search(getattr(func, "__name__", "")) and given and given[0].dim():
+            self.work += first.numel() * given[0].shape[-1]
+        return result
+
+
+class RoundedAgain(TorchFunctionMode):
+    """Products that are not in fp64 differ in their last bit, as if they were summed in another
+    order."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.random = torch.Generator().manual_seed(0)
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        result = func(*args, **(kwargs or {}))
+        if not PRODUCTS.search(getattr(func, "__name__", "")) or not isinstance(result, Tensor):
+            return result
+        if not result.is_floating_point() or result.dtype == torch.float64 or result.is_nested:
+            return result
+        way = 2 * torch.rand(result.shape, generator=self.random) - 1
+        return (result.double() * (1 + way * torch.finfo(result.dtype).eps / 2)).to(result.dtype)
+
+
+# What embeddings hold ---------------------------------------------------------------------------
+
+
+@contextlib.contextmanager
+def embeddings_changed(batch: Batch, edit: Callable[[str, Tensor], Tensor]) -> Iterator[set[str]]:
+    """What the embeddings make of the batch's source and target, (B, L, D), goes through `edit`,
+    which is told the side, "src" or "tgt"; what they make of other ids, those of a loop say, stays
+    as it is. Gives the sides that were met.
+
+    Raises Told where no embeddings are known, or no side was met.
+    """
+    module = batch.model.module
+    parts = () if module is None else module.modules()
+    known = batch.model.embeddings or [part for part in parts if isinstance(part, nn.Embedding)]
+    if not known:
+        raise Told("not asked", "needs the embedding layer", "embedding")
+    met: set[str] = set()
+    why = ["the embedding layer given is not what the model embeds its ids with"]
+
+    def hook(_: nn.Module, given: Any, named: Any, output: Any) -> Any:
+        ids = next((v for v in (*given, *named.values()) if isinstance(v, Tensor)), None)
+        if ids is None:
+            return output
+        for side, wanted in (("src", batch.src), ("tgt", batch.tgt_in)):
+            turned = not torch.equal(ids, wanted)
+            if not wanted.numel() or (turned and not torch.equal(ids, wanted.T)):
+                continue
+            if output.shape[:2] != ids.shape:
+                why[:] = ["the embedding's output is not batch first; needs one that is"]
+                return output
+            met.add(side)
+            changed = edit(side, output.transpose(0, 1) if turned else output)
+            return changed.transpose(0, 1) if turned else changed
+        why[:] = [
+            f"the embedding is asked for ids {tuple(ids.shape)}, not for the source or the target "
+            "as they are"
+        ]
+        return output
+
+    with contextlib.ExitStack() as stack:
+        for part in dict.fromkeys(known):
+            stack.enter_context(part.register_forward_hook(hook, with_kwargs=True))
+        yield met
+    if not met:
+        raise unsure(why[0])
+
+
+# Numbers ----------------------------------------------------------------------------------------
 
 
 def _lengths(longest: int, rows: int) -> list[tuple[int, int]]:

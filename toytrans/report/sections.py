@@ -324,7 +324,7 @@ def checks(report: Checks) -> Section:
         seen = html("{}", each.message) + html("").join(details)
         verdict = Cell(each.verdict, each.verdict.replace(" ", "-"))
         rows.append([each.name, each.title, verdict, seen])
-    text = f"{report.subject}, {report.precision}: {report.end}. Tried: {report.tried}."
+    text = f"{report.subject}, {report.precision}: {report.end}. Tried: {report.scope}."
     table = (["check", "what it asks", "verdict", "what was seen"], rows, "data checks")
     return section("check", "Checks", text=text, table=table)
 

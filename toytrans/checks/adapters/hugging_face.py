@@ -7,12 +7,11 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from toytrans.checks.result import NotApplicable
+from toytrans.checks.result import Told
 from toytrans.checks.subject import (
     IGNORED,
     Adapter,
     Facts,
-    Ids,
     Kind,
     Symbols,
     arguments,
@@ -126,12 +125,10 @@ class HuggingFace(Adapter):
             named["position_ids"] = (real.cumsum(1) - 1).clamp(min=0)
         return self.call(input_ids=tgt_in, attention_mask=real.long(), **named)
 
-    def loss(self, logits: Tensor, tgt_out: Tensor, ids: Ids | None = None) -> Tensor | None:
-        if ids is None:
-            return super().loss(logits, tgt_out)
+    def own_loss(self, src: Tensor, tgt_in: Tensor, tgt_out: Tensor) -> Tensor | None:
         if not self.has_own_loss:
             return None
-        answer = self.foreign("its own loss", self.answer, *ids[:2], None, tgt_out)
+        answer = self.foreign("its own loss", self.answer, src, tgt_in, None, tgt_out)
         return getattr(answer, "loss", None)
 
     def step(self, src: Tensor, tgt_in: Tensor, positions: bool = True) -> Tensor:
@@ -160,7 +157,7 @@ class HuggingFace(Adapter):
                 out = model(**named)
                 kept = getattr(out, name, None)
                 if kept is None:
-                    raise NotApplicable("the model hands on no cache to decode with")
+                    raise Told("does not apply", "the model hands on no cache to decode with")
                 steps.append(logits_of(out))
         return torch.cat(steps, 1)
 
