@@ -9,7 +9,7 @@ out (exp, sum, div) is not seen.
 import contextlib
 import math
 import re
-from collections.abc import Collection, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -36,9 +36,6 @@ c tanh(x / c)."""
 
 MASKED = -10.0
 """A score below it gets no weight to speak of."""
-
-
-Shapes = Collection[tuple[int, int]]
 
 
 class Trace(NamedTuple):
@@ -97,7 +94,7 @@ class Seeing(TorchDispatchMode):
         """No: skipping it would import the compiler, which takes longer than all checks."""
         return False
 
-    def __init__(self, rows: int, *ids: Tensor, silent: Shapes = ()) -> None:
+    def __init__(self, rows: int, *ids: Tensor, silent: int = 0) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
         self.rows, self.silent = rows, silent
         self.seen: list[Attention] = []
@@ -243,7 +240,7 @@ class Seeing(TorchDispatchMode):
             return weights._replace(whole=None)
         attention = self.seen[weights.softmax]
         attention.is_attention = True
-        if attention.shape in self.silent:
+        if attention.shape[0] == self.silent:
             result.zero_()
         if weights.whole is not None:
             attention.is_untouched = True
@@ -307,10 +304,10 @@ def _is_read_as(whole: Tensor, part: Tensor) -> bool:
 
 @contextlib.contextmanager
 def attention_seen(
-    module: nn.Module | None, *ids: Tensor, silent: Shapes = ()
+    module: nn.Module | None, *ids: Tensor, silent: int = 0
 ) -> Iterator[list[Attention]]:
     """Every softmax that runs meanwhile on what depends on ids, (B, S) and (B, T), in order. What
-    attentions of silent shapes, queries and keys, give is zero."""
+    attentions of so many silent queries give is zero."""
     mode = Seeing(len(ids[-1]), *ids, silent=silent)
 
     def enter(part: nn.Module, _: Any) -> None:
@@ -439,12 +436,8 @@ def _wrong_scale(batch: Batch, attention: Attention) -> str:
     if facts.is_textbook:
         return f"{is_said}; {right}"
     if math.isnan(scores.factor):
-        raise unsure(
-            "the scores are multiplied with more than numbers: their scale is unknown",
-        )
-    raise unsure(
-        f"{is_said}; {right}. T5, Luong's attention and norms of queries differ{meant}",
-    )
+        raise unsure("the scores are multiplied with more than numbers: their scale is unknown")
+    raise unsure(f"{is_said}; {right}. T5, Luong's attention and norms of queries differ{meant}")
 
 
 def _where(batch: Batch, attention: Attention) -> str:

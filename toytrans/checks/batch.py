@@ -87,9 +87,11 @@ class Batch:
                 f"{len(self.symbols)} symbols are left of a vocabulary of "
                 f"{self.facts.vocabulary_size} beside pad, start and end; the checks need two"
             )
-        self.pairs: Symbols = [
-            (self.row(s), self.row(t)) for s, t in _lengths(setting.length, setting.rows)
-        ]
+        # long beside short ones, each side once longest
+        longest, more = setting.length, range(setting.rows - 4)
+        lengths = [(longest, 2), (1, longest), (longest - 1, 1), (2, longest - 1)]
+        lengths += [(1 + 7 * n % longest, 1 + (11 * n + 4) % longest) for n in more]
+        self.pairs = [(self.row(s), self.row(t)) for s, t in lengths[: setting.rows]]
         self.ids, self.tgt_out = self.made_of(self.pairs)
         self.src, self.tgt_in, _ = self.ids
         self.real = self.facts.real_inputs(self.tgt_in)
@@ -143,10 +145,16 @@ class Batch:
         return str(self.dtype).removeprefix("torch.")
 
     @property
+    def described_by(self) -> tuple[int, int, str, str, int]:
+        """Length, rows, mode, precision and seed."""
+        length, mode = self.setting.length, self.model.mode
+        return length, len(self.src), mode, self.precision, self.setting.seed
+
+    @property
     def described(self) -> str:
-        """Length, rows, mode and precision."""
-        mode = "train mode with dropout 0" if self.model.training else "eval mode"
-        return f"length {self.setting.length}, {len(self.src)} rows, {mode}, {self.precision}"
+        length, rows, mode, precision, _ = self.described_by
+        zero = " with dropout 0" * self.model.training
+        return f"length {length}, {rows} rows, {mode} mode{zero}, {precision}"
 
     # Answers -----------------------------------------------------------------------------------
 
@@ -180,17 +188,19 @@ class Batch:
         if self.logits_constant:
             raise unsure(
                 "the logits never change, so nothing can be seen through them; is the output layer "
-                "zero? train a step, or give it other weights",
+                "zero? train a step, or give it other weights"
             )
 
     def _ask_first(self) -> None:
         """Ask for the logits twice, and once where torch's fast paths are off, to count the work;
         and whether a batch with a few more pads is taken."""
         facts, more = self.facts, APPENDED_PADS
+        src = wider(self.src, more * facts.has_source, facts.source_pad)
         try:
             self.logits, again = (self.ask(*self.ids) for _ in range(2))
             with Watched() as watched:
                 self.ask(*self.ids)
+            self.ask(src, wider(self.tgt_in, more, facts.pad_id))
         except NoAnswer as error:
             places, ids = max(self.src.shape[1], self.tgt_in.shape[1]) + more, int(self.symbols[-1])
             hint = (
@@ -211,14 +221,6 @@ class Batch:
                 "checks need numbers (a diverged checkpoint, or a mask that closes every key?)"
             )
         self.jitter = largest(apart(self.logits, again).nan_to_num())
-        src = wider(self.src, more * facts.has_source, facts.source_pad)
-        try:
-            self.ask(src, wider(self.tgt_in, more, facts.pad_id))
-        except NoAnswer as error:
-            raise UserError(
-                f"{error}; with {more} places fewer it answers: if that is its limit, give it as "
-                "max_length, or a smaller length"
-            ) from error
 
     # How large logits are, and what rounding does -------------------------------------------------
 
@@ -338,26 +340,18 @@ def embeddings_changed(batch: Batch, edit: Callable[[str, Tensor], Tensor]) -> I
     if not known:
         raise Told("not asked", "needs the embedding layer", "embedding")
     met: set[str] = set()
-    why = ["the embedding layer given is not what the model embeds its ids with"]
 
     def hook(_: nn.Module, given: Any, named: Any, output: Any) -> Any:
         ids = next((v for v in (*given, *named.values()) if isinstance(v, Tensor)), None)
-        if ids is None:
-            return output
         for side, wanted in (("src", batch.src), ("tgt", batch.tgt_in)):
-            turned = not torch.equal(ids, wanted)
-            if not wanted.numel() or (turned and not torch.equal(ids, wanted.T)):
+            if ids is None or not wanted.numel() or output.shape[:2] != ids.shape:
                 continue
-            if output.shape[:2] != ids.shape:
-                why[:] = ["the embedding's output is not batch first; needs one that is"]
-                return output
-            met.add(side)
-            changed = edit(side, output.transpose(0, 1) if turned else output)
-            return changed.transpose(0, 1) if turned else changed
-        why[:] = [
-            f"the embedding is asked for ids {tuple(ids.shape)}, not for the source or the target "
-            "as they are"
-        ]
+            if torch.equal(ids, wanted):
+                met.add(side)
+                return edit(side, output)
+            if torch.equal(ids, wanted.T):  # time first
+                met.add(side)
+                return edit(side, output.transpose(0, 1)).transpose(0, 1)
         return output
 
     with contextlib.ExitStack() as stack:
@@ -365,19 +359,13 @@ def embeddings_changed(batch: Batch, edit: Callable[[str, Tensor], Tensor]) -> I
             stack.enter_context(part.register_forward_hook(hook, with_kwargs=True))
         yield met
     if not met:
-        raise unsure(why[0])
+        raise unsure(
+            "the embedding layer is not what the model embeds its ids with, or is asked for other "
+            "ids than those of the source or the target as they are"
+        )
 
 
 # Numbers ----------------------------------------------------------------------------------------
-
-
-def _lengths(longest: int, rows: int) -> list[tuple[int, int]]:
-    """Symbols of source and target of each row: long beside short ones, each side once longest."""
-    first = [(longest, 2), (1, longest), (longest - 1, 1), (2, longest - 1)]
-    more = [
-        (1 + (7 * row) % longest, 1 + (11 * row + 4) % longest) for row in range(max(0, rows - 4))
-    ]
-    return [*first, *more][:rows]
 
 
 def apart(a: Tensor, b: Tensor) -> Tensor:

@@ -111,9 +111,9 @@ def pads_appended(batch: Batch) -> Iterator[Change]:
     if batch.model.drops_masked:
         raise wrong(
             "dropout is given masked values, below -1e4: where it makes one zero, what was masked "
-            "is seen in training; drop before the mask, or weights after softmax",
+            "is seen in training; drop before the mask, or weights after softmax"
         )
-    if facts.takes_masks and facts.is_causal:
+    if facts.kind == "decoder" and not facts.masks_from_ids:
         yield from _closed_before(batch)
 
 
@@ -314,12 +314,12 @@ def empty_pair_added(batch: Batch) -> Iterator[Change]:
         raise wrong(
             "a pair without symbols spoils its own outputs, or those of other rows: a row of "
             "attention with every key closed turns into NaN after softmax over -inf alone; "
-            "give such rows zeros",
+            "give such rows zeros"
         )
     if not may_come and not moved <= batch.tolerance:
         raise unsure(
             "a source of pads alone turns into NaN, or spoils other rows; give batch=... (a batch "
-            "maker) to show an empty one of yours",
+            "maker) to show an empty one of yours"
         )
     yield change
 
@@ -344,7 +344,7 @@ def other_calls_between(batch: Batch) -> Iterator[Change]:
     if changed := sorted(batch.model.overwritten):
         raise wrong(
             f"the model changes the ids that it is handed: {' and '.join(changed)} hold other ids "
-            "after a call; change a copy (masked_fill for masked_fill_, clone before assigning)",
+            "after a call; change a copy (masked_fill for masked_fill_, clone before assigning)"
         )
 
 
@@ -445,7 +445,7 @@ def order_is_seen(batch: Batch) -> Result:
     if facts.kind == "decoder" and by <= batch.tolerance:
         raise unsure(
             "no output changes when two earlier tokens are swapped: a decoder without positions "
-            "counts them by its triangle from two layers on; give it two",
+            "counts them by its triangle from two layers on; give it two"
         )
     evidence = f"{len(places)} swaps of neighbours: outputs move"
     return measured(by, batch.tolerance, evidence, cause, must_change=True)

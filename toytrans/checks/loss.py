@@ -75,7 +75,7 @@ def pad_labels_ignored(batch: Batch) -> Result:
     if loss.is_own and loss.same(whole, inside) and not loss.same(loss.mean(), loss(batch.logits)):
         raise unsure(
             "the model's own loss is not the mean over labels that are no pads; pads do not change "
-            "it: it may hold other terms",
+            "it: it may hold other terms"
         )
     scored = 0.0 if loss.is_own else largest(loss.gradient()[~loss.real])
     what = "pads are scored; pass ignore_index, and divide by the real labels alone"
@@ -118,7 +118,7 @@ def halves_add_up(batch: Batch) -> Result:
         else:
             raise unsure(
                 f"{cause}it is neither a mean of tokens nor one of rows; does it weigh classes or "
-                "hold other terms?",
+                "hold other terms?"
             )
     evidence = f"loss {whole:.4f} = its halves over {int(loss.real.sum())} tokens"
     return measured(abs(whole - expected), loss.tolerance(whole), evidence, cause)
@@ -142,7 +142,7 @@ def likelier_labels_cost_less(batch: Batch) -> Result:
     if high > low:
         raise wrong(
             f"the loss is {high:.4f} where labels have the highest logits and {low:.4f} where "
-            "they have the lowest: its sign is wrong; training makes right answers unlikely",
+            "they have the lowest: its sign is wrong; training makes right answers unlikely"
         )
     with contextlib.suppress(UserError):  # a loss that wants probabilities takes no softmax
         _require_one_softmax(loss, labels)
@@ -160,19 +160,19 @@ def _require_one_softmax(loss: Loss, labels: Tensor) -> None:
     if are_probabilities and loss.same(once, loss(logits + 1)):
         raise wrong(
             "the model gives probabilities, and the loss takes softmax of them once more; give "
-            "cross entropy the logits",
+            "cross entropy the logits"
         )
     if not normalized and loss.same(once, loss(logits + 1 - chosen)):
         raise wrong(
             "the loss sees the logits of the labels alone, so it falls without end as all logits "
-            "rise; take log_softmax before nll_loss, or cross_entropy",
+            "rise; take log_softmax before nll_loss, or cross_entropy"
         )
     sure, mistaken = (loss(1e3 * (x - 1)) for x in (chosen, chosen.roll(1, -1)))
     if sure > 0.3 and abs(mistaken - sure - 1) < 0.25:  # one apart: probabilities, not logits
         raise wrong(
             f"the loss is {sure:.4f} where the model is sure of the labels, and no more than "
             f"{mistaken:.4f} where it is sure of others: it takes softmax twice; give cross "
-            "entropy the logits",
+            "entropy the logits"
         )
 
 
@@ -196,7 +196,7 @@ def labels_shifted(batch: Batch) -> Result:
     if not same and not is_twice and others > 0.5 * follows.sum():
         raise unsure(
             f"{counted} labels are not the next decoder input, nor the same one: if labels have "
-            "ids of their own, this is no shift",
+            "ids of their own, this is no shift"
         )
     cause = (
         "labels equal tgt_in at the same place: they are not shifted, so the model learns to "
@@ -229,13 +229,13 @@ def _require_whole_rows(batch: Batch) -> None:
             if None not in (pair, sources[row]) and pair != sources[row]:
                 raise wrong(
                     f"row {row} holds the source of pair {sources[row]} and the {name} of pair "
-                    f"{pair}: the batch maker orders the one without the other",
+                    f"{pair}: the batch maker orders the one without the other"
                 )
     are_targets = any(n is not None for n in pairs_in(batch.src, 1))
     if are_targets and not any(n is not None for n in sources):
         raise wrong(
             "src holds the targets and tgt_in the sources: the batch maker, or whoever calls it, "
-            "has swapped them",
+            "has swapped them"
         )
 
 
@@ -249,7 +249,7 @@ def ends_agree(batch: Batch) -> Result:
     if facts.decoding_start is not None and starts != {facts.decoding_start}:
         raise wrong(
             f"training starts targets with {sorted(starts)} and decoding with "
-            f"{facts.decoding_start}: the first step of decoding is one never trained",
+            f"{facts.decoding_start}: the first step of decoding is one never trained"
         )
     is_scored = gradient.abs().amax(-1) > 0
     labelled = loss.real
@@ -263,17 +263,17 @@ def ends_agree(batch: Batch) -> Result:
         if lasts and is_pad:
             raise wrong(
                 f"pad and end are both {facts.pad_id}: ends are ignored with the pads, and the "
-                "model never learns to stop; give the pad an id of its own, or ignore -100",
+                "model never learns to stop; give the pad an id of its own, or ignore -100"
             )
         if lasts:
             raise wrong(
                 f"the last label scored is {', '.join(map(str, lasts))}, not the end, "
-                f"{facts.eos_id}: the model never learns to stop",
+                f"{facts.eos_id}: the model never learns to stop"
             )
         if not is_scored[rows, last].all():
             raise wrong(
                 f"the end, {facts.eos_id}, is a label but not scored: the model never learns to "
-                "stop",
+                "stop"
             )
     known = "the end is scored" if facts.eos_id is not None else "no end given (eos_id)"
     start = "start unknown" if facts.decoding_start is None else f"start {starts.pop()} in both"

@@ -151,7 +151,7 @@ class Plan:
                 module = batch.model.module
                 if error.drawn and (module is None or module.training):
                     raise  # it may be dropout that its user left on
-                self._add(batch)
+                self.asked.add(batch.described_by)
                 self.found[AT_THE_END] = measured(batch.jitter, batch.tolerance, "", str(error))
             else:
                 self._ask_of(batch, "first", "every", "both ends")
@@ -267,7 +267,7 @@ class Plan:
             return
         if self.progress is not None:
             self.progress(f"{part.check}: {part.name}, {batch.described}")
-        self._add(batch)
+        self.asked.add(batch.described_by)
         new = self._result(part, batch)
         is_nan = new.difference is not None and math.isnan(new.difference)
         single = self.model.copied(torch.float32, batch.model.training) if is_nan else None
@@ -275,10 +275,6 @@ class Plan:
             with contextlib.suppress(UserError):
                 new = self._result(part, Batch(single, batch.setting))
         self.found[part] = new if known is None else max(known, new, key=lambda each: each.weight)
-
-    def _add(self, batch: Batch) -> None:
-        length, seed = batch.setting.length, batch.setting.seed
-        self.asked.add((length, len(batch.src), batch.model.mode, batch.precision, seed))
 
     def _result(self, part: Part, batch: Batch) -> Result:
         facts = batch.facts
@@ -346,14 +342,16 @@ class Plan:
         """Which mode fails, where the same batch passes in the other one; "" where both fail."""
         if batch.facts.is_textbook or batch.model is self.model:
             return ""
-        other = self.model.copied(batch.model.precision, not batch.model.training)
-        try:
-            passes = other is not None and part.ask(Batch(other, batch.setting)).verdict == "PASS"
-        except Exception:  # the other mode cannot be asked: it tells nothing
-            return ""
-        if not passes or other is None:
-            return ""
-        return f"; {batch.model.mode} mode alone, {other.mode} mode passes: look for self.training"
+        fails, other = (
+            batch.model,
+            self.model.copied(batch.model.precision, not batch.model.training),
+        )
+        with contextlib.suppress(Exception):  # the other mode cannot be asked: it tells nothing
+            if other is not None and part.ask(Batch(other, batch.setting)).verdict == "PASS":
+                return (
+                    f"; {fails.mode} mode alone, {other.mode} mode passes: look for self.training"
+                )
+        return ""
 
 
 @contextlib.contextmanager

@@ -117,12 +117,12 @@ def _every_place(first: Batch, side: str, what: str) -> int:
     if blind:
         raise wrong(
             f"{side} tokens at {_named(blind)} of {at[-1] + 1} move no {what}, whatever symbol is "
-            "there: the mask closes real tokens; is it made from the right ids and lengths?",
+            "there: the mask closes real tokens; is it made from the right ids and lengths?"
         )
     if not is_own:
         raise wrong(
             "no target token moves the output at its own place, which predicts the token behind "
-            "it: the decoder reads its inputs one place late; does the model shift them by itself?",
+            "it: the decoder reads its inputs one place late; does the model shift them by itself?"
         )
     return at[-1] + 1
 
@@ -178,11 +178,11 @@ def _every_id(first: Batch, side: str) -> int:
         missing += ["source_pad_id=..."] if is_source and facts.source_pad_id is None else []
         raise unsure(
             f"{some} of the {side} changes nothing, as a pad does: if it is a special one, give "
-            f"{' or '.join(missing)}",
+            f"{' or '.join(missing)}"
         )
     raise wrong(
         f"{some} of {len(ids)} of the {side} are closed as pads are: the mask takes symbols for "
-        "pads; is it made by comparing with the pad's id alone?",
+        "pads; is it made by comparing with the pad's id alone?"
     )
 
 
@@ -209,12 +209,12 @@ def _every_cell(first: Batch) -> str:
     if blind:
         raise wrong(
             f"cross-attention gives no weight to {_named(blind)} of {seen.shape[1]} of the "
-            "source, in any layer or head: its mask closes real tokens",
+            "source, in any layer or head: its mask closes real tokens"
         )
     if torch.equal(seen, torch.ones_like(seen).tril()):
         raise wrong(
             "cross-attention looks at the source through a triangle: place t of the target sees "
-            "places 0..t of the source alone; the causal mask belongs to self-attention",
+            "places 0..t of the source alone; the causal mask belongs to self-attention"
         )
     return "; cross-attention gives weight to each"
 

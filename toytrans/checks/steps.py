@@ -3,14 +3,7 @@
 import torch
 from torch import Tensor, nn
 
-from toytrans.checks.batch import (
-    MOST_IN_SINGLE,
-    MOST_ROUNDING,
-    TOLERANCE,
-    Batch,
-    apart,
-    largest,
-)
+from toytrans.checks.batch import MOST_IN_SINGLE, MOST_ROUNDING, TOLERANCE, Batch, apart, largest
 from toytrans.checks.result import Result, Told, measured, unsure, wrong
 from toytrans.checks.subject import Ids, zeroed
 from toytrans.errors import UserError
@@ -42,7 +35,7 @@ def steps_are_the_pass(batch: Batch) -> Result:
             if draws and not torch.allclose(made, _steps(batch, rows), equal_nan=True):
                 raise unsure(
                     "generate gives two answers to one input: is dropout left on in it (call "
-                    "model.eval() first), or does it sample?",
+                    "model.eval() first), or does it sample?"
                 )
         except UserError as error:
             if not results:

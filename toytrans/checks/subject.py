@@ -49,11 +49,11 @@ class Facts:
     """What is known of a model.
 
     decoding_start: the id that decoding starts with; start_id: the one that tgt_in starts with.
-    source_size: ids of the source, if not `vocabulary_size`. max_length: the most places. ignored:
-    labels that stand for pads. equal_lengths: it takes source and target of one length alone, so
+    source_size: ids of the source, if not `vocabulary_size`. max_length: the most places.
+    equal_lengths: it takes source and target of one length alone, so
     the shorter is filled up with pads. time_first: ids are (L, B), logits (T, B, V).
-    masks_from_ids: the model makes its masks from ids alone; takes_masks: it is given those of
-    tgt_in; takes_positions: and positions, which count from the first token that is not closed.
+    masks_from_ids: the model makes its masks from ids alone, and is given none; takes_positions:
+    it is given positions too, which count from the first token that is not closed.
     scale: what scores are multiplied with, if not 1 / root of d_head. is_textbook: norms, residual
     connections, scale and rows without keys are meant as in Vaswani et al. (2017), and whatever it
     raises is an error of this package. hides_causes: what fails may be told, and not why.
@@ -69,11 +69,9 @@ class Facts:
     decoding_start: int | None = None
     source_size: int | None = None
     max_length: int | None = None
-    ignored: tuple[int, ...] | None = None
     equal_lengths: bool = False
     time_first: bool = False
     masks_from_ids: bool = True
-    takes_masks: bool = False
     takes_positions: bool = False
     scale: float | None = None
     is_textbook: bool = False
@@ -114,10 +112,12 @@ class Facts:
         return real
 
     def real_labels(self, tgt_out: Tensor) -> Tensor:
-        ignored = self.ignored or (self.pad_id, IGNORED)
-        if self.pad_id == self.eos_id and bool((tgt_out == IGNORED).any()):
-            ignored = (IGNORED,)  # the end has the pad's id, and pads are told by their label
-        return ~torch.isin(tgt_out, torch.tensor(ignored))
+        """Which labels stand for no pads, (B, T); where the end has the pad's id, pads are told by
+        their label."""
+        is_ignored, is_pad = tgt_out == IGNORED, tgt_out == self.pad_id
+        if self.pad_id == self.eos_id and bool(is_ignored.any()):
+            return ~is_ignored
+        return ~(is_ignored | is_pad)
 
 
 class Adapter:
@@ -263,21 +263,20 @@ class Adapter:
             return src, tgt_in, tgt_out if start and end and facts.is_causal else None
         made = self.foreign("the batch maker", self.maker, pairs)
         is_three = isinstance(made, tuple | list) and len(made) == 3
-        src, tgt_in, tgt_out = made if is_three else (None, None, None)
+        parts: Any = made if is_three else [None] * 3
+        src, tgt_in, tgt_out = parts
 
         def are_ids(x: Any) -> bool:
             is_right = isinstance(x, Tensor) and x.dtype == torch.int64 and x.dim() == 2
             return is_right and len(x) == len(pairs)
 
-        if not (are_ids(src) and are_ids(tgt_in) and (tgt_out is None or are_ids(tgt_out))):
+        are_right = are_ids(src) and are_ids(tgt_in)
+        if are_right and tgt_out is not None:
+            are_right = are_ids(tgt_out) and tgt_out.shape == tgt_in.shape
+        if not are_right:
             raise UserError(
                 f"the batch maker gave {_described(made)}; expected src (B, S), tgt_in (B, T) and "
                 f"tgt_out (B, T), tensors of int64 ids, a row for each of {len(pairs)} pairs"
-            )
-        if tgt_out is not None and tgt_in.shape != tgt_out.shape:
-            raise UserError(
-                f"the batch maker gave tgt_in {tuple(tgt_in.shape)} and tgt_out "
-                f"{tuple(tgt_out.shape)}; expected one label for each decoder input"
             )
         starts, ends = (tgt_in[:, :2] == facts.pad_id).all(1), tgt_in[:, -1] != facts.pad_id
         if facts.is_causal and bool((starts & ends).any()):

@@ -37,26 +37,25 @@ def input_passes_by(batch: Batch) -> Result:
     still depend on the input: residual connections carry it past (He et al. 2016; Vaswani et al.
     2017, section 3.1)."""
     ids = batch.pair(4, 9)
-    queries, keys = ids.tgt_in.shape[1], ids.src.shape[1]
     src = torch.where(torch.isin(ids.src, batch.symbols), batch.other(ids.src), ids.src)
     later = torch.cat((ids.tgt_in[:, :1], batch.other(ids.tgt_in[:, 1:])), 1)
-    sides = {"decoder": ({(queries, queries), (queries, keys)}, Ids(ids.src, later))}
+    # of each half how many queries its attentions have, other ids, and the feed-forward weights
+    sides = {"decoder": (ids.tgt_in.shape[1], Ids(ids.src, later), list[Tensor]())}
     if batch.facts.has_source:
-        sides = {"encoder": ({(keys, keys)}, Ids(src, ids.tgt_in))} | sides
-    halves: dict[str, list[Tensor]] = {side: [] for side in sides}
+        sides = {"encoder": (ids.src.shape[1], Ids(src, ids.tgt_in), list[Tensor]())} | sides
     for name, module in _ends(batch)[1].items():
-        word = HALF.search(name)
-        for side in halves if word is not None else ():
-            halves[side] += module.parameters() if side.startswith(word[0]) else ()
-    is_named, by = all(halves.values()), {}
-    for side, (silent, changed) in sides.items():
+        if word := HALF.search(name):  # the first that a name says
+            for side in sides:
+                sides[side][2].extend(module.parameters() if side.startswith(word[0]) else ())
+    is_named, by = all(weights for _, _, weights in sides.values()), {}
+    for side, (queries, changed, weights) in sides.items():
         logits = []
         for asked in (ids, changed):
             handed = asked.src.clone(), asked.tgt_in.clone()
-            weights = halves[side] if is_named else []
-            with zeroed(weights), attention_seen(None, *handed, silent=silent) as seen:
+            off = zeroed(weights if is_named else ())
+            with off, attention_seen(None, *handed, silent=queries) as seen:
                 logits.append(batch.model.ask(*handed))
-        count = sum(each.is_attention and each.shape in silent for each in seen)
+        count = sum(each.is_attention and each.shape[0] == queries for each in seen)
         if count > 1 or (count and is_named):  # a single one may be no layer of a stack
             by[side] = largest(batch.moved(*logits)[:, 1:])
     if not by:
@@ -77,11 +76,7 @@ def scale_is_normed(batch: Batch) -> Result:
     normalisation holds them (Ba et al. 2016)."""
     sizes = []
     for factor in (1e3, 1e6):
-
-        def larger(_: str, embedded: Tensor, by: float = factor) -> Tensor:
-            return embedded * by
-
-        with embeddings_changed(batch, larger) as met:
+        with embeddings_changed(batch, lambda _, x, factor=factor: x * factor) as met:  # type: ignore[misc]
             logits = batch.ask(*batch.ids)[batch.real]
         sizes.append(largest(logits[:, batch.counted_ids & (logits.abs() < 1e30).all(0)]))
     ratio = sizes[1] / max(sizes[0], 1e-30)

@@ -68,9 +68,6 @@ def of_hugging_face(model: Any, given: dict[str, Any], hands: dict[str, Any]) ->
         if known["start_id"] is None or "pad_id" not in known:
             missing = "pad_id" if "pad_id" not in known else "start_id"
             raise UserError(f"{name} does not say its {missing} in its config; give {missing}=...")
-        if known["pad_id"] == known.get("eos_id"):
-            # such a pad can only be told by its place: HF then ignores -100 alone
-            known.setdefault("ignored", (IGNORED,))
     else:
         # its pads are known by their mask: any id serves
         taken = {known.get(name) for name in ("eos_id", "start_id", "decoding_start")}
@@ -83,7 +80,6 @@ def of_hugging_face(model: Any, given: dict[str, Any], hands: dict[str, Any]) ->
     positions = "position_ids" in (argument.name for argument in arguments(model))
     facts = Facts(
         masks_from_ids=False,
-        takes_masks=kind != "encoder-decoder",
         takes_positions=positions and kind == "decoder",
         **known,
     )
