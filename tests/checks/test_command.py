@@ -127,7 +127,7 @@ def test_a_check_without_its_argument_is_not_asked(folder, check, monkeypatch):
     monkeypatch.syspath_prepend(folder)
     report = toytrans.check(**importlib.import_module("mine").function(), length=7)
     assert {name: part.give for name, part in report.with_parts("not asked").items()} == lacking
-    assert report.end.endswith(f"; not asked: {', '.join(lacking)}")
+    assert report.end.endswith(f"; not asked: {', '.join(report.with_parts('not asked'))}")
     give = "steps (give generate=); loss (give loss=, start_id=, eos_id=); labels (give batch=)"
     assert give in str(report)
     assert str(report).count("\ndoes not apply: scale: no softmax of torch's") == 1
@@ -149,7 +149,7 @@ def test_a_check_without_its_argument_is_not_asked(folder, check, monkeypatch):
         ("--model mine.py:function --config c.yaml", "exclude each other"),
         ("--model mine.py:blind", "cannot judge mine.py:blind: pads: the logits never change"),
         ("--model mine.py:ids_alone", "give kind='decoder'"),
-        ("c.yaml", "c.yaml: not a run directory; `toytrans train CONFIG` makes one"),
+        ("c.yaml", "`toytrans train CONFIG` makes one"),
         ("--set model.d_ff=3", "give --config"),
     ],
 )

@@ -11,10 +11,11 @@ import math
 import re
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NoReturn
 
 import torch
 from torch import Tensor, nn
+from torch.nn import functional as F
 from torch.overrides import TorchFunctionMode
 
 from toytrans.checks.result import Told, unsure
@@ -61,11 +62,11 @@ class Setting:
 
 
 class Unsteady(UserError):
-    """A model gives different answers to the same input. drawn: by torch's random numbers."""
+    """A model gives different answers to the same input, a batch's."""
 
-    def __init__(self, message: str, batch: "Batch", drawn: bool) -> None:
+    def __init__(self, message: str, batch: "Batch") -> None:
         super().__init__(message)
-        self.batch, self.drawn = batch, drawn
+        self.batch = batch
 
 
 class Batch:
@@ -106,6 +107,15 @@ class Batch:
         """What is asked of pairs, and the labels. A model of one stream has an empty source."""
         src, tgt_in, tgt_out = self.model.batch(pairs)
         return Ids(src if self.facts.has_source else src[:, :0], tgt_in), tgt_out
+
+    def padded(
+        self, source: int, target: int, rows: Tensor | slice = slice(None)
+    ) -> tuple[Ids, Tensor]:
+        """Some rows with so many pads more, and which real outputs they then repeat."""
+        facts = self.facts
+        src = wider(self.src[rows], source * facts.has_source, facts.source_pad)
+        tgt_in = wider(self.tgt_in[rows], target, facts.pad_id)
+        return Ids(src, tgt_in), F.pad(self.of[rows], (0, target), value=-1)
 
     def pair(self, source: int, target: int) -> Ids:
         """One pair of some symbols, without pads: (1, S), (1, T)."""
@@ -164,10 +174,10 @@ class Batch:
         width = max(src.shape[1], tgt_in.shape[1])
         each = LARGEST_LOGITS // max(1, tgt_in.shape[1] * self.facts.vocabulary_size)
         rows = max(1, min(each, LARGEST_SCORES // width**2))
-        masks = [None] * len(tgt_in.split(rows)) if closed is None else closed.split(rows)
-        parts = zip(src.split(rows), tgt_in.split(rows), masks, strict=True)
-        answers = [self.model.ask(*part) for part in parts]
-        return answers[0] if len(answers) == 1 else torch.cat(answers)
+        if rows >= len(tgt_in) or closed is not None:
+            return self.model.ask(src, tgt_in, closed)
+        parts = zip(src.split(rows), tgt_in.split(rows), strict=True)
+        return torch.cat([self.model.ask(*part) for part in parts])
 
     def moved(self, new: Tensor, old: Tensor) -> Tensor:
         """How far logits (..., V) moved: the largest over the ids that count."""
@@ -194,13 +204,12 @@ class Batch:
     def _ask_first(self) -> None:
         """Ask for the logits twice, and once where torch's fast paths are off, to count the work;
         and whether a batch with a few more pads is taken."""
-        facts, more = self.facts, APPENDED_PADS
-        src = wider(self.src, more * facts.has_source, facts.source_pad)
+        more = APPENDED_PADS
         try:
             self.logits, again = (self.ask(*self.ids) for _ in range(2))
             with Watched() as watched:
                 self.ask(*self.ids)
-            self.ask(src, wider(self.tgt_in, more, facts.pad_id))
+            self.ask(*self.padded(more, more)[0])
         except NoAnswer as error:
             places, ids = max(self.src.shape[1], self.tgt_in.shape[1]) + more, int(self.symbols[-1])
             hint = (
@@ -217,7 +226,7 @@ class Batch:
             self.dtype = torch.float32
         if bool(self.logits[self.real].isnan().flatten(1).any(1).all()):
             raise UserError(
-                f"{facts.name} answers an ordinary padded batch with NaN in every row; the "
+                f"{self.facts.name} answers an ordinary padded batch with NaN in every row; the "
                 "checks need numbers (a diverged checkpoint, or a mask that closes every key?)"
             )
         self.jitter = largest(apart(self.logits, again).nan_to_num())
@@ -250,29 +259,28 @@ class Batch:
                 most = min(10 * by, MOST_IN_SINGLE * self.typical_logit)
         self.tolerance = max(least, most)
         if self.jitter > self.tolerance:
-            raise self._unsteady()
+            self._refuse_other_answers()
         self.tolerance = max(self.tolerance, 10 * self.jitter)
 
-    def _unsteady(self) -> Unsteady:
-        """Why the same input is answered differently: random numbers of torch's, or something
-        kept."""
-        before = torch.get_rng_state()
+    def _refuse_other_answers(self) -> NoReturn:
+        """Raises Unsteady, or UserError where it may be dropout that its user left on, and says why
+        the same input is answered differently: random numbers of torch's, or something kept."""
+        before, module = torch.get_rng_state(), self.model.module
         self.ask(*self.ids)
         drawn = not torch.equal(before, torch.get_rng_state())
+        said = (
+            f"{self.facts.name} answers the same input twice with logits that differ by "
+            f"{self.jitter:.2g}; "
+        )
+        if drawn and (module is None or module.training):
+            raise UserError(f"{said}is dropout left on? call model.eval() first")
         cause = "it keeps something from call to call, or draws random numbers of its own"
-        if drawn and (self.model.module is None or self.model.module.training):
-            cause = "is dropout left on? call model.eval() first"
-        elif drawn:
+        if drawn:
             cause = (
                 "it draws random numbers in eval mode: functional dropout without "
                 "training=self.training, or sampling"
             )
-        return Unsteady(
-            f"{self.facts.name} answers the same input twice with logits that differ by "
-            f"{self.jitter:.2g}; {cause}",
-            self,
-            drawn,
-        )
+        raise Unsteady(said + cause, self)
 
 
 # What torch does while a model is asked ----------------------------------------------------------

@@ -90,24 +90,24 @@ def stays(changes: Callable[[Batch], Iterable[Change]]) -> Callable[[Batch], Res
 def pads_appended(batch: Batch) -> Iterator[Change]:
     """More pads behind source and target."""
     facts, more = batch.facts, APPENDED_PADS - 1
-    tgt_in = wider(batch.tgt_in, more, facts.pad_id)
-    of = F.pad(batch.of, (0, more), value=-1)
-    if facts.has_source:
-        src = wider(batch.src, APPENDED_PADS, facts.source_pad)
-        mask = "is the source's pad mask passed to the encoder and to cross-attention"
-        asked = [("the source", Ids(src, batch.tgt_in), batch.of, mask)]
-        mask = "is the target's pad mask passed, and is the causal mask"
-        asked.append(("the target", Ids(batch.src, tgt_in), of, mask))
-        asked.append(("both", Ids(src, tgt_in), of, "are the pad masks passed"))
-    else:
-        mask = "is the pad mask passed" + ", and is the causal mask" * facts.is_causal
-        asked = [("the ids", Ids(batch.src, tgt_in), of, mask)]
-    for side, ids, numbers, mask in asked:
+    causal = "is the target's pad mask passed, and is the causal mask"
+    asked = {
+        "the source": (
+            (APPENDED_PADS, 0),
+            "is the source's pad mask passed to the encoder and to cross-attention",
+        ),
+        "the target": ((0, more), causal),
+        "both": ((APPENDED_PADS, more), "are the pad masks passed"),
+    }
+    if not facts.has_source:
+        causal = "is the pad mask passed" + ", and is the causal mask" * facts.is_causal
+        asked = {"the ids": ((0, more), causal)}
+    for side, (pads, mask) in asked.items():
         cause = (
             f"outputs at real places change when pads are appended to {side}: pads are seen as "
             f"keys; {mask}, and {POLARITY}"
         )
-        yield Change(f"pads appended to {side}", ids, numbers, cause)
+        yield Change(f"pads appended to {side}", *batch.padded(*pads), cause)
     if batch.model.drops_masked:
         raise wrong(
             "dropout is given masked values, below -1e4: where it makes one zero, what was masked "
@@ -326,12 +326,10 @@ def empty_pair_added(batch: Batch) -> Iterator[Change]:
 
 def other_calls_between(batch: Batch) -> Iterator[Change]:
     """The same batch after longer and shorter ones of other rows; its ids stay as they are."""
-    facts = batch.facts
-    src = wider(batch.src, int(facts.has_source), facts.source_pad)
-    longer = wider(batch.tgt_in, 1, facts.pad_id)
 
     @contextlib.contextmanager
     def after_others() -> Iterator[None]:
+        (src, longer, _), _ = batch.padded(1, 1)
         batch.ask(src.flip(0), longer.flip(0))
         batch.ask(batch.src[:1], batch.tgt_in[:1])
         yield
@@ -363,14 +361,11 @@ def other_shapes(batch: Batch, with_symbols: bool) -> Iterator[Change]:
     last = (batch.real * torch.arange(batch.real.shape[1])).amax(1)[:, None]
     for number, (source, target, count) in enumerate(_shapes(batch)):
         rows = torch.arange(count) % len(batch.src)
-        src = batch.src[rows]
-        if facts.has_source:
-            src = wider(src, source - src.shape[1], facts.source_pad)
-        more = target - batch.tgt_in.shape[1]
-        tgt_in = wider(batch.tgt_in[rows], more, facts.pad_id)
+        more = source - batch.src.shape[1], target - batch.tgt_in.shape[1]
+        ids, of = batch.padded(*more, rows)
         if with_symbols:
-            tgt_in = tgt_in.where(torch.arange(target) <= last[rows], batch.other(tgt_in))
-        of = F.pad(batch.of[rows], (0, more), value=-1)
+            is_real = torch.arange(target) <= last[rows]
+            ids = Ids(ids.src, ids.tgt_in.where(is_real, batch.other(ids.tgt_in)))
         tried = "one shape" if number == 1 else f"{number} shapes"
         places = f"{source} source and {target}" if facts.has_source else f"{target}"
         cause = f"outputs at real places change in a batch of {count} rows, {places} target places"
@@ -379,7 +374,7 @@ def other_shapes(batch: Batch, with_symbols: bool) -> Iterator[Change]:
             if number
             else ": rows are mixed up, or a mask is lost; what depends on the batch's shape?"
         )
-        yield Change("other shapes", Ids(src, tgt_in), of, cause)
+        yield Change("other shapes", ids, of, cause)
 
 
 def _shapes(batch: Batch) -> Iterator[tuple[int, int, int]]:

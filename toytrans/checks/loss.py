@@ -2,6 +2,7 @@
 less, and labels are the next decoder inputs, from the start to the end."""
 
 import contextlib
+import math
 
 import torch
 from torch import Tensor
@@ -16,19 +17,16 @@ class Loss:
     not one that was given."""
 
     def __init__(self, batch: Batch) -> None:
-        facts, needed = batch.facts, {}
+        facts, needed = batch.facts, list[str]()
         if batch.tgt_out is None:
-            known = {"start_id": facts.start_id, "eos_id": facts.eos_id}
-            needed = {name: f"the id of {name}" for name, i in known.items() if i is None}
-            if batch.model.maker is not None:
-                needed = {"batch": "a batch maker that makes labels"}
+            needed = [name for name in ("start_id", "eos_id") if getattr(facts, name) is None]
+            needed = needed if batch.model.maker is None else ["batch"]
         if batch.model.given_loss is None:
-            why = " and ".join(("needs a loss function", *needed.values()))
+            why = "needs a loss function" + " and labels" * bool(needed)
             raise Told("not asked", why, "loss", *needed)
         if batch.tgt_out is None:
             asked = " and ".join(f"{name}=..." for name in needed)
-            why = f"labels for the loss that was given are missing: give {asked}"
-            raise unsure(why, *needed)
+            raise unsure(f"labels for the loss that was given are missing: give {asked}", *needed)
         self.batch, self.labels, self.is_own = batch, batch.tgt_out, False
         self.real = facts.real_labels(self.labels)
         dtypes = {batch.dtype, batch.model.loss(batch.logits, self.labels).dtype}
@@ -107,19 +105,20 @@ def halves_add_up(batch: Batch) -> Result:
     cause = f"the loss is {whole:.4f}, its halves over their tokens {expected:.4f}: "
     if not loss.same(whole, expected):
         rows, by_labels = parts(1)
-        if loss.same(whole, float(rows.mean())) and not loss.same(whole, by_labels):
-            cause += (
-                "a mean over rows does not weigh labels alike; sum first, divide once by the labels"
-            )
-        elif loss.same(whole, float(halves.mean())):
-            cause += "it is divided by all places, pads included; divide by the real labels"
-        elif loss.same(whole, float(halves.sum())):
-            cause += "it is a sum, which grows with the batch; divide by the real labels"
-        else:
+        kinds = {
+            "a mean over rows does not weigh labels alike": math.nan
+            if loss.same(whole, by_labels)
+            else float(rows.mean()),
+            "a mean over all places counts pads": float(halves.mean()),
+            "a sum grows with the batch": float(halves.sum()),
+        }
+        fitting = [kind for kind, value in kinds.items() if loss.same(whole, value)]
+        if not fitting:
             raise unsure(
                 f"{cause}it is neither a mean of tokens nor one of rows; does it weigh classes or "
                 "hold other terms?"
             )
+        cause += f"{fitting[0]}; sum first, divide once by the labels"
     evidence = f"loss {whole:.4f} = its halves over {int(loss.real.sum())} tokens"
     return measured(abs(whole - expected), loss.tolerance(whole), evidence, cause)
 
@@ -252,28 +251,17 @@ def ends_agree(batch: Batch) -> Result:
             f"{facts.decoding_start}: the first step of decoding is one never trained"
         )
     is_scored = gradient.abs().amax(-1) > 0
-    labelled = loss.real
-    if labelled[rows, first].all() and not is_scored[rows, first].any() and is_scored.any():
+    if loss.real[rows, first].all() and not is_scored[rows, first].any() and is_scored.any():
         raise wrong("the first label of every target is not scored")
     if facts.eos_id is not None:
-        is_pad = facts.pad_id == facts.eos_id  # then a loss may ignore the end with the pads
-        labelled = is_scored if is_pad else labelled
-        last = (labelled * torch.arange(1, labelled.shape[1] + 1)).argmax(1)
-        lasts = sorted(set(loss.labels[rows, last].tolist()) - {facts.eos_id})
-        if lasts and is_pad:
+        is_pad = facts.pad_id == facts.eos_id  # then the end is no real label, but may be scored
+        counted = is_scored if is_pad else is_scored & loss.real
+        last = (counted * torch.arange(1, counted.shape[1] + 1)).argmax(1)
+        if others := sorted(set(loss.labels[rows, last].tolist()) - {facts.eos_id}):
+            remedy = "; give the pad an id of its own, or ignore -100" * is_pad
             raise wrong(
-                f"pad and end are both {facts.pad_id}: ends are ignored with the pads, and the "
-                "model never learns to stop; give the pad an id of its own, or ignore -100"
-            )
-        if lasts:
-            raise wrong(
-                f"the last label scored is {', '.join(map(str, lasts))}, not the end, "
-                f"{facts.eos_id}: the model never learns to stop"
-            )
-        if not is_scored[rows, last].all():
-            raise wrong(
-                f"the end, {facts.eos_id}, is a label but not scored: the model never learns to "
-                "stop"
+                f"the last label scored is {', '.join(map(str, others))}, not the end, "
+                f"{facts.eos_id}: the model never learns to stop{remedy}"
             )
     known = "the end is scored" if facts.eos_id is not None else "no end given (eos_id)"
     start = "start unknown" if facts.decoding_start is None else f"start {starts.pop()} in both"

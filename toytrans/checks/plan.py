@@ -15,7 +15,7 @@ from toytrans.checks import attention, changes, loss, reach, steps, sublayers
 from toytrans.checks.adapters import adapter_of
 from toytrans.checks.batch import POLARITY, SHORTEST, Batch, Setting, Unsteady
 from toytrans.checks.changes import located, stays
-from toytrans.checks.result import CHECKS, Report, Result, Told, measured, merged
+from toytrans.checks.result import CHECKS, ESSENTIAL, Report, Result, Told, measured
 from toytrans.checks.subject import Adapter, NoAnswer
 from toytrans.errors import UserError, did_you_mean
 
@@ -23,18 +23,14 @@ Progress = Callable[[str], None]
 
 
 class Part(NamedTuple):
-    """A part of a check, by its name in words.
-
-    of: which batches it is asked of: the first (shortest), every one in every mode and precision,
-    the first and the longest, or the first after all else. essential: without it the check is not
-    judged.
-    """
+    """A part of a check, by its name in words. of: which batches it is asked of: the first
+    (shortest), every one in every mode and precision, the first and the longest, or the first
+    after all else."""
 
     check: str
     name: str
     ask: Callable[[Batch], Result]
     of: Literal["first", "every", "both ends", "last"] = "first"
-    essential: bool = False
 
 
 pads_in_other_shapes = stays(partial(changes.other_shapes, with_symbols=False))
@@ -44,11 +40,11 @@ others_between = stays(changes.other_calls_between)
 AT_THE_END = Part("calls", "the same at the end", others_between, "last")
 
 PARTS = (
-    Part("pads", "more pads", stays(changes.pads_appended), "every", essential=True),
+    Part("pads", "more pads", stays(changes.pads_appended), "every"),
     Part("pads", "other shapes", pads_in_other_shapes),
     Part("pads", "their embeddings", stays(changes.pads_hold_anything)),
     Part("pads", "gradients", reach.gradients_towards(of_future=False), "every"),
-    Part("future", "single tokens", stays(changes.later_token), "every", essential=True),
+    Part("future", "single tokens", stays(changes.later_token), "every"),
     Part("future", "prefixes", stays(changes.prefixes), "every"),
     Part("future", "other shapes", symbols_in_other_shapes),
     Part("future", "gradients", reach.gradients_towards(of_future=True), "every"),
@@ -58,8 +54,8 @@ PARTS = (
     Part("calls", "others between", others_between, "every"),
     AT_THE_END,
     Part("order", "neighbours swapped", changes.order_is_seen, "both ends"),
-    Part("source", "token by token", reach.tokens_seen("source"), "both ends", essential=True),
-    Part("target", "token by token", reach.tokens_seen("target"), "both ends", essential=True),
+    Part("source", "token by token", reach.tokens_seen("source"), "both ends"),
+    Part("target", "token by token", reach.tokens_seen("target"), "both ends"),
     Part("steps", "one by one", steps.steps_are_the_pass, "both ends"),
     Part("loss", "pads", loss.pad_labels_ignored),
     Part("loss", "halves", loss.halves_add_up),
@@ -148,9 +144,6 @@ class Plan:
                 batch, *others = self._first_batches(settings[0])
             except Unsteady as error:
                 batch = error.batch
-                module = batch.model.module
-                if error.drawn and (module is None or module.training):
-                    raise  # it may be dropout that its user left on
                 self.asked.add(batch.described_by)
                 self.found[AT_THE_END] = measured(batch.jitter, batch.tolerance, "", str(error))
             else:
@@ -175,22 +168,26 @@ class Plan:
         )
 
     def _merged(self, name: str) -> Result:
-        """The result of a check from those of its parts."""
+        """The result of a check: of its parts the one that counts most, of passes with the evidence
+        of the first. An essential check is not judged without its first part."""
         parts = {part.name: result for part, result in self.found.items() if part.check == name}
-        essential = [part.name for part in PARTS if part.check == name and part.essential]
-        result = merged(name, parts, essential[0] if essential else "")
-        if self.model.facts.hides_causes and result.verdict != "PASS":
+        (first, *_), gradients = parts.values(), parts.get("gradients")
+        found = max(parts.values(), key=lambda part: part.weight)
+        if found.verdict != "FAIL" and name in ESSENTIAL and first.verdict == "cannot judge":
+            found = first
+        message = found.message
+        if self.model.facts.hides_causes and found.verdict != "PASS":
             why = "why is not told in a closed exercise"
-            return Result(name, result.verdict, why, causes=result.causes)
-        gradients = parts.get("gradients")
+            return Result(name, found.verdict, why, causes=found.causes)
+        if found.verdict == "PASS":
+            message = next(part.message for part in parts.values() if part.verdict == "PASS")
         is_number = gradients is not None and gradients.verdict == "PASS" and self.nan is None
-        if name == "pads" and result.verdict == "FAIL" and is_number:
-            remark = (
+        if found.verdict == "FAIL" and name == "pads" and is_number:
+            message += (
                 "; what pads hold does not matter, by gradients, so it may be how many there are: "
                 "a mean, scale or position that uses the padded width"
             )
-            return replace(result, message=result.message + remark)
-        return result
+        return replace(found, name=name, parts=parts, message=message)
 
     def _first_batches(self, setting: Setting) -> list[Batch]:
         """The first batch in fp64 and in fp32, or else as the model came, where it cannot be copied

@@ -1,6 +1,6 @@
 """What checks find: one `Result` for each, and the report that they add up to."""
 
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import partial
 from typing import TYPE_CHECKING, Any, Literal, get_args
 
@@ -123,17 +123,6 @@ def measured(
     verdict: Verdict = "PASS" if passed else "FAIL"
     message = evidence if passed else cause
     return Result("", verdict, message, difference, tolerance, must_change, **more)
-
-
-def merged(name: str, parts: dict[str, Result], essential: str) -> Result:
-    """The result of a check: of its parts the one that counts most, of passes with the evidence of
-    the first. Without its essential part, if it has one, it is not judged."""
-    found, base = max(parts.values(), key=lambda part: part.weight), parts.get(essential)
-    if base is not None and base.verdict == "cannot judge" and found.verdict != "FAIL":
-        found = base
-    passed = [part.message for part in parts.values() if part.verdict == "PASS"]
-    message = passed[0] if found.verdict == "PASS" else found.message
-    return replace(found, name=name, parts=parts, message=message)
 
 
 @dataclass(frozen=True, repr=False)
