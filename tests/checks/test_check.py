@@ -157,6 +157,16 @@ def test_what_rounds_to_single_precision_inside_is_measured_as_such(length):
     assert report.precision == "float32" and not failing(report)
 
 
+def test_a_triangle_of_cross_attention_is_named():
+    class Triangle(Translator):
+        def cross_mask(self, src, tgt, number):
+            square = torch.ones(tgt.shape[1], src.shape[1], dtype=torch.bool).tril()
+            return super().cross_mask(src, tgt, number) & square
+
+    found = check(Triangle(), **IDS, only="source")["source"]
+    assert found.verdict == "FAIL" and "at the source through a triangle" in found.message
+
+
 def test_a_model_that_changes_later_fails():
     model, calls = around_torch().eval(), []
 

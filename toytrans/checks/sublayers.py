@@ -43,7 +43,8 @@ def input_passes_by(batch: Batch) -> Result:
     sides = {"decoder": (ids.tgt_in.shape[1], Ids(ids.src, later), list[Tensor]())}
     if batch.facts.has_source:
         sides = {"encoder": (ids.src.shape[1], Ids(src, ids.tgt_in), list[Tensor]())} | sides
-    for name, module in _ends(batch)[1].items():
+    attention, forward = _ends(batch)
+    for name, module in forward.items():
         if word := HALF.search(name):  # the first that a name says
             for side in sides:
                 sides[side][2].extend(module.parameters() if side.startswith(word[0]) else ())
@@ -61,6 +62,12 @@ def input_passes_by(batch: Batch) -> Result:
     if not by:
         raise Told("does not apply", "no attention is seen in more than one layer")
     least = min(by, key=lambda side: by[side])
+    is_whole = is_named or not attention or not batch.facts.has_source or batch.facts.is_textbook
+    if not is_whole and not by[least] > batch.tolerance:  # what else is in such layers, who knows
+        raise unsure(
+            f"with the {least}'s attention silenced its input changes nothing; needs layers of "
+            "attention and feed-forward, with known names, on both sides"
+        )
     return measured(
         by[least],
         batch.tolerance,
@@ -74,12 +81,14 @@ def input_passes_by(batch: Batch) -> Result:
 def scale_is_normed(batch: Batch) -> Result:
     """Embeddings a million times as large give no larger logits than a thousand times: layer
     normalisation holds them (Ba et al. 2016)."""
-    sizes = []
-    for factor in (1e3, 1e6):
-        with embeddings_changed(batch, lambda _, x, factor=factor: x * factor) as met:  # type: ignore[misc]
+
+    def asked(factor: float) -> tuple[float, set[str]]:
+        with embeddings_changed(batch, lambda _, embedded: embedded * factor) as met:
             logits = batch.ask(*batch.ids)[batch.real]
-        sizes.append(largest(logits[:, batch.counted_ids & (logits.abs() < 1e30).all(0)]))
-    ratio = sizes[1] / max(sizes[0], 1e-30)
+        return largest(logits[:, batch.counted_ids & (logits.abs() < 1e30).all(0)]), met
+
+    (small, met), (large, _) = asked(1e3), asked(1e6)
+    ratio = large / max(small, 1e-30)
     cause = f"embeddings 1,000 times as large make logits {ratio:,.0f} times as large: nothing "
     if not ratio <= 10 and not batch.facts.is_textbook:
         raise unsure(f"{cause}normalises what the layers pass on, which may be meant")

@@ -113,9 +113,7 @@ class HuggingFace(Adapter):
             named["attention_mask"] = facts.real_source(src).long()  # 1 = keep
             named["decoder_attention_mask"] = facts.real_inputs(tgt_in).long()
             return self.call(input_ids=src, decoder_input_ids=tgt_in, **named)
-        real = tgt_in != facts.pad_id if closed is None else ~closed
-        if closed is None and facts.start_id == facts.pad_id:
-            real = facts.real_inputs(tgt_in)
+        real = facts.real_inputs(tgt_in) if closed is None else ~closed
         is_moved = closed is not None or not bool(real[:, 0].all())
         if facts.takes_positions and is_moved:  # places count from the first token
             named["position_ids"] = (real.cumsum(1) - 1).clamp(min=0)
