@@ -8,6 +8,7 @@ from .parts import (
     Attention,
     Layer,
     Translator,
+    filled,
     given,
     make_batch,
     mean_loss,
@@ -58,11 +59,16 @@ def end_is_never_scored(logits, labels):
     return mean_loss(logits, labels.masked_fill(labels == END, PAD))
 
 
-@faulty("labels", eos_id=PAD)
-@of_batch
-def pad_is_the_end_and_ignored(src, tgt_in, tgt_out):
+@faulty("labels")
+def pad_is_the_end_and_ignored():
     """Pad and end share an id that the loss ignores."""
-    return [ids.masked_fill(ids == END, PAD) for ids in (src, tgt_in, tgt_out)]
+
+    def batch(pairs):
+        src = filled([s + [PAD] for s, _ in pairs])
+        tgt_in = filled([[START, *t] for _, t in pairs])
+        return src, tgt_in, filled([[*t, PAD] for _, t in pairs])
+
+    return given(batch=batch, eos_id=PAD)
 
 
 @faulty("labels")
