@@ -4,7 +4,6 @@ import warnings
 
 import pytest
 import torch
-from conftest import Command
 from torch import nn
 from zoo import built
 from zoo.parts import Torchs, real
@@ -53,13 +52,6 @@ def test_a_pooled_classifier_that_sees_pads_fails_in_its_own_words():
     assert "target" not in said and "tgt_in" not in said and "causal" not in said
 
 
-def test_other_logits_of_an_encoder_are_refused_without_a_number_of_classes():
-    with pytest.raises(
-        UserError, match=r"expected floating-point logits \(4, \d+, C\).*of a pooled one"
-    ):
-        check(lambda ids: torch.zeros(len(ids), 3, 5), kind="encoder", **IDS)
-
-
 class Masked(Torchs):
     """nn.Transformer whose masks are handed in."""
 
@@ -103,22 +95,6 @@ def test_a_wrapper_fits_the_signature(forward, line):
     with pytest.raises(UserError) as refused:
         check(forward, **IDS)
     assert line in str(refused.value)
-
-
-def test_the_command_prints_the_wrapper_and_the_argument_to_give(tmp_path, command: Command):
-    path = tmp_path / "strange.py"
-    path.write_text(
-        "def masked():\n"
-        "    return {'model': lambda src, tgt, tgt_mask: tgt, 'pad_id': 0, 'vocabulary_size': 9}\n"
-        "def ids_alone():\n"
-        "    return {'model': lambda ids: ids, 'pad_id': 0, 'vocabulary_size': 9}\n"
-    )
-    answer = command("check", "--model", f"{path}:masked")
-    assert answer.code == 2 and not answer.out, "which --json leaves to programs"
-    assert answer.err.startswith("class Asked(torch.nn.Module):\n")
-    assert "takes tgt_mask beside ids" in " ".join(answer.err.split())
-    answer = command("check", "--model", f"{path}:ids_alone")
-    assert "give kind='decoder'" in answer.err
 
 
 def test_a_check_that_was_cut_short_says_so(monkeypatch: pytest.MonkeyPatch):

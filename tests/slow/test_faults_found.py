@@ -10,19 +10,21 @@ import os
 import random
 from collections.abc import Callable
 from functools import partial
-from pathlib import Path
 from typing import Any, get_args
 from unittest import mock
 
 import pytest
 import torch
-from conftest import call, write_yaml
+from conftest import config_of
 from torch import Tensor, nn
 from torch.nn import functional as F
 from torch.nn.utils.rnn import pad_sequence
 
 import toytrans
+from toytrans.checks.adapters.toytrans import of_model
 from toytrans.config.names import FaultName
+from toytrans.tokens import Vocabulary
+from toytrans.training.faults import build_model
 
 pytestmark = [
     pytest.mark.slow,
@@ -33,8 +35,14 @@ pytestmark = [
 ROUNDS = int(os.environ.get("ROUNDS", "1"))
 LEAK = "leak of a thousandth"
 FAULTS = (*get_args(FaultName), LEAK)
-HIDDEN = ("no_residual", "no_norm", "no_feed_forward")
-"""What cannot be told of a plain function, whose layers are not visible."""
+HIDDEN = {
+    "toytrans": (),
+    "nn.Transformer": ("no_norm",),  # which may be meant
+    "fp32 function": ("no_residual", "no_norm", "no_feed_forward"),
+}
+"""What cannot be told of a model: a function's layers are not visible."""
+
+PAD, START, END = 0, 1, 2
 
 Shape = dict[str, Any]
 
@@ -70,28 +78,21 @@ def leak(value_of: Callable[[Any, Tensor], Tensor], layers: Any, shape: Shape, n
     attention.register_forward_hook(hook, with_kwargs=True)
 
 
-def without_norms(model: nn.Module) -> None:
-    for module in list(model.modules()):
-        for name, child in module.named_children():
-            if isinstance(child, nn.LayerNorm):
-                setattr(module, name, nn.Identity())
-
-
-def told(fault: str | None, pad: int, start: int, end: int) -> dict[str, Any]:
+def told(fault: str | None) -> dict[str, Any]:
     """The batch and the loss that `check` is told, spoilt by a fault of theirs."""
 
-    def padded(rows: list[list[int]], filler: int) -> Tensor:
+    def padded(rows: list[list[int]], filler: int = PAD) -> Tensor:
         return pad_sequence([torch.tensor(row) for row in rows], True, filler)
 
     def batch(pairs: Any) -> tuple[Tensor, Tensor, Tensor]:
-        first = end if fault == "wrong_start" else start
-        tgt_in = padded([[first, *t] for _, t in pairs], pad)
-        labels = padded([[*t, end] for _, t in pairs], pad if fault == "loss_on_pads" else -100)
+        first = END if fault == "wrong_start" else START
+        tgt_in = padded([[first, *t] for _, t in pairs])
+        labels = padded([[*t, END] for _, t in pairs], PAD if fault == "loss_on_pads" else -100)
         if fault == "labels_not_shifted":
-            labels = tgt_in.masked_fill(tgt_in == pad, -100)
+            labels = tgt_in.masked_fill(tgt_in == PAD, -100)
         elif fault == "pad_is_eos":
-            labels[labels == end] = -100
-        return padded([[*s, end] for s, _ in pairs], pad), tgt_in, labels
+            labels[labels == END] = -100
+        return padded([[*s, END] for s, _ in pairs]), tgt_in, labels
 
     def loss(logits: Tensor, labels: Tensor) -> Tensor:
         each = F.cross_entropy(logits.mT, labels, reduction="none")
@@ -100,47 +101,35 @@ def told(fault: str | None, pad: int, start: int, end: int) -> dict[str, Any]:
             return (each.sum(1) / real.sum(1)).mean()
         return each.sum() / real.sum()
 
-    return {"batch": batch, "loss": loss, "start_id": start, "eos_id": end}
+    return {"batch": batch, "loss": loss, "start_id": START, "eos_id": END}
 
 
 # Our own -------------------------------------------------------------------------------------
 
 
-def check_ours(shape: Shape, fault: str | None, folder: Path) -> Any:
-    """A run that has been trained for no step."""
-    data = {"task": "copy", "symbols": shape["vocabulary"] - 3, "test_examples": 9}
+def check_ours(shape: Shape, fault: str | None) -> Any:
+    """Fresh weights of a config."""
     model = {"d_model": shape["width"], "n_heads": shape["heads"], "d_ff": shape["inner"]}
     model |= {"n_encoder_layers": shape["layers"], "n_decoder_layers": shape["layers"]}
     model |= {"norm": shape["norm"], "positions": shape["positions"]}
-    values = {"seed": shape["seed"], "fault": None if fault == LEAK else fault}
-    values |= {"data": data | {"valid_examples": 9}, "model": model, "train": {"max_steps": 0}}
-    (folder / "c.yaml").write_text(write_yaml(values))
-    assert call("train", str(folder / "c.yaml"), "--out", str(folder / "run")) == 0
-    run = toytrans.load(folder / "run")
+    planted = None if fault == LEAK else fault
+    config = config_of(
+        data={"symbols": shape["vocabulary"] - 3}, model=model, fault=planted, seed=shape["seed"]
+    )
+    torch.manual_seed(shape["seed"])
+    symbols = Vocabulary(tuple(map(str, range(shape["vocabulary"] - 3))))
+    made: Any = build_model(config, symbols)
     if fault == LEAK:
 
         def value_of(attention: Any, x: Tensor) -> Tensor:
             return attention.in_proj(x).chunk(3, -1)[2]
 
-        leak(value_of, run.model.decoder_layers, shape, "self_attention")
-    return toytrans.check(run, length=shape["length"], seed=shape["seed"])
+        leak(value_of, made.decoder_layers, shape, "self_attention")
+    given = of_model(made, config, symbols, "ours")
+    return toytrans.check(given, length=shape["length"], seed=shape["seed"])
 
 
 # torch.nn.Transformer ------------------------------------------------------------------------
-
-PAD, START, END = 0, 1, 2
-
-
-class Embedding(nn.Module):
-    """Tokens and learned places."""
-
-    def __init__(self, vocabulary: int, width: int, places: bool) -> None:
-        super().__init__()
-        self.tokens = nn.Embedding(vocabulary, width)
-        self.places = nn.Parameter(torch.randn(64, width) * float(places), requires_grad=places)
-
-    def forward(self, ids: Tensor) -> Tensor:
-        return self.tokens(ids) + self.places[: ids.shape[1]]
 
 
 class Torch(nn.Module):
@@ -152,9 +141,9 @@ class Torch(nn.Module):
         sizes = (width, shape["heads"], depth, depth, shape["inner"])
         self.fault = fault
         self.inner = nn.Transformer(*sizes, batch_first=True, norm_first=shape["norm"] == "pre")
-        self.source, self.target = (
-            Embedding(vocabulary, width, fault != "no_position") for _ in "st"
-        )
+        self.source, self.target = (nn.Embedding(vocabulary, width) for _ in "st")
+        is_placed = fault != "no_position"
+        self.places = nn.Parameter(torch.randn(64, width) * float(is_placed), is_placed)
         self.out = nn.Linear(width, vocabulary)
 
     def forward(self, src: Tensor, tgt_in: Tensor) -> Tensor:
@@ -166,18 +155,23 @@ class Torch(nn.Module):
             masks["tgt_key_padding_mask"] = tgt_in == PAD
         if self.fault == "mask_flipped":
             masks = {name: ~mask for name, mask in masks.items()}
-        return self.out(self.inner(self.source(src), self.target(tgt_in), **masks))
+        x = self.source(src) + self.places[: src.shape[1]]
+        y = self.target(tgt_in) + self.places[:length]
+        return self.out(self.inner(x, y, **masks))
 
 
 def torch_model(shape: Shape, fault: str | None) -> Torch:
     torch.manual_seed(shape["seed"])
     model = Torch(shape, fault)
-    if fault in (*HIDDEN, "wrong_scale", "no_scale"):  # torch's shortcuts go past what is broken
+    if fault in (
+        "no_residual",
+        "no_feed_forward",
+        "wrong_scale",
+        "no_scale",
+    ):  # torch's shortcuts go past what is broken
         model.inner.encoder.use_nested_tensor = False
         for layer in (*model.inner.encoder.layers, *model.inner.decoder.layers):
             break_torch_layer(layer, fault)
-    if fault == "no_norm":
-        without_norms(model)
     if fault == LEAK:
 
         def value_of(attention: Any, query: Tensor) -> Tensor:
@@ -221,24 +215,22 @@ def without_residual(layer: Any, x: Tensor, memory: Tensor | None = None, **mask
     return x
 
 
-def check_torch(shape: Shape, fault: str | None, _: Path, *, bare: bool = False) -> Any:
+def check_torch(shape: Shape, fault: str | None, *, bare: bool = False) -> Any:
     """bare: in fp32 behind a function, so that nothing but its answers is at hand."""
     model = torch_model(shape, fault)
-    embedding = {} if bare else {"embedding": (model.source, model.target)}
     return toytrans.check(
         (lambda src, tgt_in: model(src, tgt_in)) if bare else model,
         pad_id=PAD,
         vocabulary_size=shape["vocabulary"],
         length=shape["length"],
         seed=shape["seed"],
-        **told(fault, PAD, START, END),
-        **embedding,
+        **told(fault),
     )
 
 
 # All of them ---------------------------------------------------------------------------------
 
-MODELS: dict[str, Callable[[Shape, str | None, Path], Any]] = {
+MODELS: dict[str, Callable[[Shape, str | None], Any]] = {
     "toytrans": check_ours,
     "nn.Transformer": check_torch,
     "fp32 function": partial(check_torch, bare=True),
@@ -247,33 +239,25 @@ MODELS: dict[str, Callable[[Shape, str | None, Path], Any]] = {
 
 @pytest.mark.parametrize("number", range(ROUNDS))
 @pytest.mark.parametrize("name", MODELS)
-def test_every_fault_is_found_and_a_sound_model_passes(
-    name: str, number: int, tmp_path: Path
-) -> None:
+def test_every_fault_is_found_and_a_sound_model_passes(name: str, number: int) -> None:
     """A model that answers NaN in every row is refused, which finds the fault as well."""
     shape = draw_shape(number)
-    hidden = HIDDEN if name == "fp32 function" else ()
+    report = MODELS[name](shape, None)
+    assert report, f"a sound model fails: {shape}\n{report}"
     missed = []
-    for fault in (None, *FAULTS):
-        folder = tmp_path / str(fault)
-        folder.mkdir()
-        if fault not in hidden:
-            try:
-                report = MODELS[name](shape, fault, folder)
-            except toytrans.UserError as refusal:
-                assert fault is not None and "NaN in every row" in str(refusal), refusal
-                continue
-            if fault is None:
-                assert report, f"a sound model fails: {shape}\n{report}"
-            elif report.verdict != "FAIL":
+    for fault in (fault for fault in FAULTS if fault not in HIDDEN[name]):
+        try:
+            if MODELS[name](shape, fault).verdict != "FAIL":
                 missed.append(fault)
+        except toytrans.UserError as refusal:
+            assert "NaN in every row" in str(refusal), refusal
     assert missed == [], shape
 
 
-def test_a_leak_of_a_thousandth_stands_above_rounding(tmp_path: Path) -> None:
+def test_a_leak_of_a_thousandth_stands_above_rounding() -> None:
     shape = draw_shape(3) | {"length": 7}
     for bare in (False, True):
-        sound, leaking = (check_torch(shape, f, tmp_path, bare=bare) for f in (None, LEAK))
+        sound, leaking = (check_torch(shape, fault, bare=bare) for fault in (None, LEAK))
         healthy, broken = sound["future"], leaking["future"]
         assert sound.passed and healthy.difference <= healthy.tolerance / 10
         assert broken.difference > 10 * broken.tolerance

@@ -16,11 +16,9 @@ PAD, START, END, SYMBOLS = 0, 1, 2, 20
 """Ids and size of the vocabulary that most models share."""
 
 FAMILIES = (
-    "faulty_future",
     "faulty_inputs",
     "faulty_training",
     "attention_by_hand",
-    "sound_layers",
     "sound_models",
     "ours",
     "hugging_face",

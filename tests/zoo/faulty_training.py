@@ -4,40 +4,39 @@ import torch
 from torch.nn import functional as F
 
 from . import END, PAD, START, faulty, sound
-from .parts import Attention, Layer, Translator, filled, given, make_batch, mean_loss, real
+from .parts import (
+    Attention,
+    Layer,
+    Translator,
+    filled,
+    given,
+    make_batch,
+    mean_loss,
+    of_batch,
+    of_loss,
+    real,
+)
 
 
 @faulty("labels")
-def labels_not_shifted():
+@of_batch
+def labels_not_shifted(src, tgt_in, tgt_out):
     """Labels are the decoder's inputs."""
-
-    def batch(pairs):
-        src, tgt_in, _ = make_batch(pairs)
-        return src, tgt_in, tgt_in
-
-    return given(batch=batch)
+    return src, tgt_in, tgt_in
 
 
 @faulty("labels")
-def labels_shifted_twice():
+@of_batch
+def labels_shifted_twice(src, tgt_in, tgt_out):
     """The target is cut by the batch maker and once more for the labels."""
-
-    def batch(pairs):
-        src, tgt_in, tgt_out = make_batch(pairs)
-        return src, tgt_in, F.pad(tgt_out[:, 1:], (0, 1), value=PAD)
-
-    return given(batch=batch)
+    return src, tgt_in, F.pad(tgt_out[:, 1:], (0, 1), value=PAD)
 
 
 @faulty("rows labels")
-def sources_of_another_row():
+@of_batch
+def sources_of_another_row(src, tgt_in, tgt_out):
     """Sources are sorted by length, targets are not."""
-
-    def batch(pairs):
-        src, tgt_in, tgt_out = make_batch(pairs)
-        return src[(src != PAD).sum(1).argsort()], tgt_in, tgt_out
-
-    return given(batch=batch)
+    return src[(src != PAD).sum(1).argsort()], tgt_in, tgt_out
 
 
 @faulty("labels")
@@ -47,24 +46,17 @@ def source_and_target_swapped():
 
 
 @faulty("labels")
-def end_is_never_a_label():
+@of_batch
+def end_is_never_a_label(src, tgt_in, tgt_out):
     """Labels stop with the last symbol: the model never learns to stop."""
-
-    def batch(pairs):
-        src, tgt_in, tgt_out = make_batch(pairs)
-        return src, tgt_in, tgt_out.masked_fill(tgt_out == END, PAD)
-
-    return given(batch=batch)
+    return src, tgt_in, tgt_out.masked_fill(tgt_out == END, PAD)
 
 
 @faulty("labels")
-def end_is_never_scored():
+@of_loss
+def end_is_never_scored(logits, labels):
     """The loss ignores the end."""
-
-    def loss(logits, labels):
-        return mean_loss(logits, labels.masked_fill(labels == END, PAD))
-
-    return given(loss=loss)
+    return mean_loss(logits, labels.masked_fill(labels == END, PAD))
 
 
 @faulty("labels")
@@ -80,49 +72,52 @@ def pad_is_the_end_and_ignored():
 
 
 @faulty("labels")
-def decoding_starts_otherwise():
+@of_batch
+def decoding_starts_otherwise(src, tgt_in, tgt_out):
     """Training starts targets with 3, decoding with 1."""
-
-    def batch(pairs):
-        src, tgt_in, tgt_out = make_batch(pairs)
-        tgt_in[:, 0] = 3
-        return src, tgt_in, tgt_out
-
-    return given(batch=batch)
+    return src, tgt_in.masked_fill(tgt_in == START, 3), tgt_out
 
 
 @faulty("loss")
-def a_sum():
+@of_loss
+def a_sum(logits, labels):
     """The sum over labels, which grows with the batch."""
-    return given(loss=lambda logits, labels: mean_loss(logits, labels, reduction="sum"))
+    return mean_loss(logits, labels, reduction="sum")
 
 
 @faulty("loss")
-def the_wrong_labels_ignored():
+@of_loss
+def the_wrong_labels_ignored(logits, labels):
     """ignore_index is left at -100, and the batch fills labels with its pad id."""
-
-    def loss(logits, labels):
-        return F.cross_entropy(logits.mT, labels, ignore_index=-100)
-
-    return given(loss=loss)
+    return F.cross_entropy(logits.mT, labels, ignore_index=-100)
 
 
 @faulty("loss labels")
-def first_label_ignored():
+@of_loss
+def first_label_ignored(logits, labels):
     """logits[:, 1:] against labels[:, 1:]: the first label is never scored."""
-    return given(loss=lambda logits, labels: mean_loss(logits[:, 1:], labels[:, 1:]))
+    return mean_loss(logits[:, 1:], labels[:, 1:])
 
 
 @faulty("loss", says="its sign is wrong")
-def the_sign_of_the_loss():
+@of_loss
+def the_sign_of_the_loss(logits, labels):
     """The mean log-probability of the labels, which training should raise, as a loss."""
-    return given(loss=lambda logits, labels: -mean_loss(logits, labels))
+    return -mean_loss(logits, labels)
 
 
 @faulty("loss", says="it takes softmax twice; give cross entropy the logits")
-def softmax_in_the_loss():
+@of_loss
+def softmax_in_the_loss(logits, labels):
     """Cross entropy of probabilities."""
-    return given(loss=lambda logits, labels: mean_loss(logits.softmax(-1), labels))
+    return mean_loss(logits.softmax(-1), labels)
+
+
+@faulty("loss", says="take log_softmax before nll_loss")
+@of_loss
+def no_softmax_at_all(logits, labels):
+    """nll_loss of logits."""
+    return F.nll_loss(logits.mT, labels, ignore_index=PAD)
 
 
 @faulty("loss", says="the model gives probabilities")
@@ -134,16 +129,6 @@ def softmax_in_the_model():
             return super().forward(src, tgt).softmax(-1)
 
     return given(model=Model())
-
-
-@faulty("loss", says="take log_softmax before nll_loss")
-def no_softmax_at_all():
-    """nll_loss of logits."""
-
-    def loss(logits, labels):
-        return F.nll_loss(logits.mT, labels, ignore_index=PAD)
-
-    return given(loss=loss)
 
 
 @faulty("sublayers")

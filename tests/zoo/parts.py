@@ -4,6 +4,7 @@ Masks are boolean, (B or 1, H or 1, Tq or 1, Tk), True = may look. `Translator` 
 each mask, embedding and half of the model; an entry of the zoo overrides one of them.
 """
 
+import functools
 import math
 import warnings
 
@@ -233,3 +234,18 @@ def mean_loss(logits, labels, **options):
 def given(**arguments):
     """A plain model with a loss and a batch maker."""
     return {"model": Translator(), "batch": make_batch, "loss": mean_loss} | arguments
+
+
+def of_batch(change):
+    """A maker whose batch is changed: (src, tgt_in, tgt_out) -> the same."""
+
+    @functools.wraps(change)
+    def maker():
+        return given(batch=lambda pairs: change(*make_batch(pairs)))
+
+    return maker
+
+
+def of_loss(loss):
+    """A maker with another loss: (logits, labels) -> a number."""
+    return functools.wraps(loss)(lambda: given(loss=loss))

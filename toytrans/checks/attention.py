@@ -9,7 +9,7 @@ out (exp, sum, div) is not seen.
 import contextlib
 import math
 import re
-from collections.abc import Collection, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -19,7 +19,7 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from toytrans.checks.batch import Batch
-from toytrans.checks.result import CannotJudge, NotApplicable, Result, measured
+from toytrans.checks.result import Result, Told, measured, unsure
 
 VIEWS = re.compile(
     "(_unsafe_)?view(_as_real|_as_complex)?|_reshape_alias|transpose|permute|t|squeeze|unsqueeze|"
@@ -36,9 +36,6 @@ c tanh(x / c)."""
 
 MASKED = -10.0
 """A score below it gets no weight to speak of."""
-
-
-Shapes = Collection[tuple[int, int]]
 
 
 class Trace(NamedTuple):
@@ -97,7 +94,7 @@ class Seeing(TorchDispatchMode):
         """No: skipping it would import the compiler, which takes longer than all checks."""
         return False
 
-    def __init__(self, rows: int, *ids: Tensor, silent: Shapes = ()) -> None:
+    def __init__(self, rows: int, *ids: Tensor, silent: int = 0) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
         self.rows, self.silent = rows, silent
         self.seen: list[Attention] = []
@@ -243,7 +240,7 @@ class Seeing(TorchDispatchMode):
             return weights._replace(whole=None)
         attention = self.seen[weights.softmax]
         attention.is_attention = True
-        if attention.shape in self.silent:
+        if attention.shape[0] == self.silent:
             result.zero_()
         if weights.whole is not None:
             attention.is_untouched = True
@@ -307,10 +304,10 @@ def _is_read_as(whole: Tensor, part: Tensor) -> bool:
 
 @contextlib.contextmanager
 def attention_seen(
-    module: nn.Module | None, *ids: Tensor, silent: Shapes = ()
+    module: nn.Module | None, *ids: Tensor, silent: int = 0
 ) -> Iterator[list[Attention]]:
     """Every softmax that runs meanwhile on what depends on ids, (B, S) and (B, T), in order. What
-    attentions of silent shapes, queries and keys, give is zero."""
+    attentions of so many silent queries give is zero."""
     mode = Seeing(len(ids[-1]), *ids, silent=silent)
 
     def enter(part: nn.Module, _: Any) -> None:
@@ -355,11 +352,12 @@ def attention_is_right(batch: Batch) -> Result:
     seen = attentions(batch)
     found = [attention for attention in seen if attention.is_attention and attention.scores.inner]
     if not found:
-        raise NotApplicable(
+        raise Told(
+            "does not apply",
             "no softmax is of a product of queries and keys, as in additive attention"
             if any(attention.is_attention for attention in seen)
             else "no softmax of torch's gives weights of values: there is none, or it is written "
-            "out"
+            "out",
         )
     doubts = []
     for is_leak in (True, False):
@@ -367,7 +365,7 @@ def attention_is_right(batch: Batch) -> Result:
         for attention in found:
             try:
                 fault = _leak(attention) if is_leak else _wrong_scale(batch, attention)
-            except CannotJudge as doubt:
+            except Told as doubt:
                 doubts.append(f"{_where(batch, attention)}{doubt}")
                 continue
             faults += [f"{_where(batch, attention)}{fault}"] if fault else []
@@ -375,7 +373,7 @@ def attention_is_right(batch: Batch) -> Result:
             count = f" ({len(faults)} of {len(found)} attentions)" if len(faults) > 1 else ""
             return measured(len(faults), 0.0, "", faults[0] + count, explains=is_leak)
     if doubts:
-        raise CannotJudge(doubts[0])
+        raise unsure(doubts[0])
     fills = sorted({fill for a in found for fill in a.scores.fills}, reverse=True)
     closed = f", closed ones hold {', '.join(f'{x:.3g}' for x in fills)}" if fills else ""
     wanted = "1 / root of d_head" if batch.facts.scale is None else f"{batch.facts.scale:g}"
@@ -404,7 +402,7 @@ def _leak(attention: Attention) -> str:
 
 
 def _wrong_scale(batch: Batch, attention: Attention) -> str:
-    """A wrong scale that is known as a mistake, in words; "" for the right one. Raises CannotJudge
+    """A wrong scale that is known as a mistake, in words; "" for the right one. Raises Told
     for another, which may be meant, as all those of Hugging Face's layers, which hold what their
     config says."""
     scores, facts = attention.scores, batch.facts
@@ -416,7 +414,7 @@ def _wrong_scale(batch: Batch, attention: Attention) -> str:
 
     wanted = scores.inner**-0.5 if facts.scale is None else facts.scale
     if scores.learned:
-        raise CannotJudge("a learned number scales the scores, so no other is wanted")
+        raise unsure("a learned number scales the scores, so no other is wanted")
     if near(wanted):
         return ""
     is_said = f"scores are q k times {scores.factor:.3g}"
@@ -438,12 +436,8 @@ def _wrong_scale(batch: Batch, attention: Attention) -> str:
     if facts.is_textbook:
         return f"{is_said}; {right}"
     if math.isnan(scores.factor):
-        raise CannotJudge(
-            "the scores are multiplied with more than numbers: their scale is unknown"
-        )
-    raise CannotJudge(
-        f"{is_said}; {right}. T5, Luong's attention and norms of queries differ{meant}"
-    )
+        raise unsure("the scores are multiplied with more than numbers: their scale is unknown")
+    raise unsure(f"{is_said}; {right}. T5, Luong's attention and norms of queries differ{meant}")
 
 
 def _where(batch: Batch, attention: Attention) -> str:

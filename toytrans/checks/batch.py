@@ -6,16 +6,19 @@ logits are: the median over the vocabulary of each id's largest. Logits that are
 or a large negative number, count as one value; ids that never change do not count.
 """
 
+import contextlib
 import math
-from collections.abc import Iterable
+import re
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NoReturn
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
+from torch.nn import functional as F
+from torch.overrides import TorchFunctionMode
 
-from toytrans.checks.modes import RoundedAgain, Watched
-from toytrans.checks.result import CannotJudge
+from toytrans.checks.result import Told, unsure
 from toytrans.checks.subject import Adapter, Ids, NoAnswer, Symbols, wider
 from toytrans.errors import UserError
 
@@ -59,11 +62,11 @@ class Setting:
 
 
 class Unsteady(UserError):
-    """A model gives different answers to the same input. drawn: by torch's random numbers."""
+    """A model gives different answers to the same input, a batch's."""
 
-    def __init__(self, message: str, batch: "Batch", drawn: bool) -> None:
+    def __init__(self, message: str, batch: "Batch") -> None:
         super().__init__(message)
-        self.batch, self.drawn = batch, drawn
+        self.batch = batch
 
 
 class Batch:
@@ -85,9 +88,11 @@ class Batch:
                 f"{len(self.symbols)} symbols are left of a vocabulary of "
                 f"{self.facts.vocabulary_size} beside pad, start and end; the checks need two"
             )
-        self.pairs: Symbols = [
-            (self.row(s), self.row(t)) for s, t in _lengths(setting.length, setting.rows)
-        ]
+        # long beside short ones, each side once longest
+        longest, more = setting.length, range(setting.rows - 4)
+        lengths = [(longest, 2), (1, longest), (longest - 1, 1), (2, longest - 1)]
+        lengths += [(1 + 7 * n % longest, 1 + (11 * n + 4) % longest) for n in more]
+        self.pairs = [(self.row(s), self.row(t)) for s, t in lengths[: setting.rows]]
         self.ids, self.tgt_out = self.made_of(self.pairs)
         self.src, self.tgt_in, _ = self.ids
         self.real = self.facts.real_inputs(self.tgt_in)
@@ -102,6 +107,15 @@ class Batch:
         """What is asked of pairs, and the labels. A model of one stream has an empty source."""
         src, tgt_in, tgt_out = self.model.batch(pairs)
         return Ids(src if self.facts.has_source else src[:, :0], tgt_in), tgt_out
+
+    def padded(
+        self, source: int, target: int, rows: Tensor | slice = slice(None)
+    ) -> tuple[Ids, Tensor]:
+        """Some rows with so many pads more, and which real outputs they then repeat."""
+        facts = self.facts
+        src = wider(self.src[rows], source * facts.has_source, facts.source_pad)
+        tgt_in = wider(self.tgt_in[rows], target, facts.pad_id)
+        return Ids(src, tgt_in), F.pad(self.of[rows], (0, target), value=-1)
 
     def pair(self, source: int, target: int) -> Ids:
         """One pair of some symbols, without pads: (1, S), (1, T)."""
@@ -141,10 +155,16 @@ class Batch:
         return str(self.dtype).removeprefix("torch.")
 
     @property
+    def described_by(self) -> tuple[int, int, str, str, int]:
+        """Length, rows, mode, precision and seed."""
+        length, mode = self.setting.length, self.model.mode
+        return length, len(self.src), mode, self.precision, self.setting.seed
+
+    @property
     def described(self) -> str:
-        """Length, rows, mode and precision."""
-        mode = "train mode with dropout 0" if self.model.training else "eval mode"
-        return f"length {self.setting.length}, {len(self.src)} rows, {mode}, {self.precision}"
+        length, rows, mode, precision, _ = self.described_by
+        zero = " with dropout 0" * self.model.training
+        return f"length {length}, {rows} rows, {mode} mode{zero}, {precision}"
 
     # Answers -----------------------------------------------------------------------------------
 
@@ -154,10 +174,10 @@ class Batch:
         width = max(src.shape[1], tgt_in.shape[1])
         each = LARGEST_LOGITS // max(1, tgt_in.shape[1] * self.facts.vocabulary_size)
         rows = max(1, min(each, LARGEST_SCORES // width**2))
-        masks = [None] * len(tgt_in.split(rows)) if closed is None else closed.split(rows)
-        parts = zip(src.split(rows), tgt_in.split(rows), masks, strict=True)
-        answers = [self.model.ask(*part) for part in parts]
-        return answers[0] if len(answers) == 1 else torch.cat(answers)
+        if rows >= len(tgt_in) or closed is not None:
+            return self.model.ask(src, tgt_in, closed)
+        parts = zip(src.split(rows), tgt_in.split(rows), strict=True)
+        return torch.cat([self.model.ask(*part) for part in parts])
 
     def moved(self, new: Tensor, old: Tensor) -> Tensor:
         """How far logits (..., V) moved: the largest over the ids that count."""
@@ -174,9 +194,9 @@ class Batch:
         return torch.where(is_out, logits.sign() * math.inf, logits)
 
     def require_changing_logits(self) -> None:
-        """Raises CannotJudge where the logits are the same whatever is asked."""
+        """Raises Told where the logits are the same whatever is asked."""
         if self.logits_constant:
-            raise CannotJudge(
+            raise unsure(
                 "the logits never change, so nothing can be seen through them; is the output layer "
                 "zero? train a step, or give it other weights"
             )
@@ -184,11 +204,12 @@ class Batch:
     def _ask_first(self) -> None:
         """Ask for the logits twice, and once where torch's fast paths are off, to count the work;
         and whether a batch with a few more pads is taken."""
-        facts, more = self.facts, APPENDED_PADS
+        more = APPENDED_PADS
         try:
             self.logits, again = (self.ask(*self.ids) for _ in range(2))
             with Watched() as watched:
                 self.ask(*self.ids)
+            self.ask(*self.padded(more, more)[0])
         except NoAnswer as error:
             places, ids = max(self.src.shape[1], self.tgt_in.shape[1]) + more, int(self.symbols[-1])
             hint = (
@@ -205,18 +226,10 @@ class Batch:
             self.dtype = torch.float32
         if bool(self.logits[self.real].isnan().flatten(1).any(1).all()):
             raise UserError(
-                f"{facts.name} answers an ordinary padded batch with NaN in every row; the "
+                f"{self.facts.name} answers an ordinary padded batch with NaN in every row; the "
                 "checks need numbers (a diverged checkpoint, or a mask that closes every key?)"
             )
         self.jitter = largest(apart(self.logits, again).nan_to_num())
-        src = wider(self.src, more * facts.has_source, facts.source_pad)
-        try:
-            self.ask(src, wider(self.tgt_in, more, facts.pad_id))
-        except NoAnswer as error:
-            raise UserError(
-                f"{error}; with {more} places fewer it answers: if that is its limit, give it as "
-                "max_length, or a smaller length"
-            ) from error
 
     # How large logits are, and what rounding does -------------------------------------------------
 
@@ -246,38 +259,121 @@ class Batch:
                 most = min(10 * by, MOST_IN_SINGLE * self.typical_logit)
         self.tolerance = max(least, most)
         if self.jitter > self.tolerance:
-            raise self._unsteady()
+            self._refuse_other_answers()
         self.tolerance = max(self.tolerance, 10 * self.jitter)
 
-    def _unsteady(self) -> Unsteady:
-        """Why the same input is answered differently: random numbers of torch's, or something
-        kept."""
-        before = torch.get_rng_state()
+    def _refuse_other_answers(self) -> NoReturn:
+        """Raises Unsteady, or UserError where it may be dropout that its user left on, and says why
+        the same input is answered differently: random numbers of torch's, or something kept."""
+        before, module = torch.get_rng_state(), self.model.module
         self.ask(*self.ids)
         drawn = not torch.equal(before, torch.get_rng_state())
+        said = (
+            f"{self.facts.name} answers the same input twice with logits that differ by "
+            f"{self.jitter:.2g}; "
+        )
+        if drawn and (module is None or module.training):
+            raise UserError(f"{said}is dropout left on? call model.eval() first")
         cause = "it keeps something from call to call, or draws random numbers of its own"
-        if drawn and (self.model.module is None or self.model.module.training):
-            cause = "is dropout left on? call model.eval() first"
-        elif drawn:
+        if drawn:
             cause = (
                 "it draws random numbers in eval mode: functional dropout without "
                 "training=self.training, or sampling"
             )
-        return Unsteady(
-            f"{self.facts.name} answers the same input twice with logits that differ by "
-            f"{self.jitter:.2g}; {cause}",
-            self,
-            drawn,
+        raise Unsteady(said + cause, self)
+
+
+# What torch does while a model is asked ----------------------------------------------------------
+
+PRODUCTS = re.compile("linear|mm|matmul|einsum|attention|encoder_layer|lstm|gru|rnn")
+"""Functions that sum many products, by their names."""
+
+CALL = 50_000
+"""Multiplications that take about as long as calling a function."""
+
+
+class Watched(TorchFunctionMode):
+    """The work of an answer: multiplications in its products, and its calls of functions. It is the
+    same on any machine. rounds: whether something in fp64 is rounded to fewer digits."""
+
+    work, rounds = 0, False
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        result = func(*args, **(kwargs or {}))
+        self.work += CALL
+        first = result[0] if isinstance(result, tuple) and result else result
+        if not isinstance(first, Tensor) or first.is_nested:
+            return result
+        given = [t for a in args for t in (a if isinstance(a, tuple | list) else (a,))]
+        given = [t for t in given if isinstance(t, Tensor) and not t.is_nested]
+        if first.is_floating_point() and first.dtype != torch.float64:
+            self.rounds |= any(t.dtype == torch.float64 for t in given)
+        if PRODUCTS.search(getattr(func, "__name__", "")) and given and given[0].dim():
+            self.work += first.numel() * given[0].shape[-1]
+        return result
+
+
+class RoundedAgain(TorchFunctionMode):
+    """Products that are not in fp64 differ in their last bit, as if they were summed in another
+    order."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.random = torch.Generator().manual_seed(0)
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        result = func(*args, **(kwargs or {}))
+        if not PRODUCTS.search(getattr(func, "__name__", "")) or not isinstance(result, Tensor):
+            return result
+        if not result.is_floating_point() or result.dtype == torch.float64 or result.is_nested:
+            return result
+        way = 2 * torch.rand(result.shape, generator=self.random) - 1
+        return (result.double() * (1 + way * torch.finfo(result.dtype).eps / 2)).to(result.dtype)
+
+
+# What embeddings hold ---------------------------------------------------------------------------
+
+
+@contextlib.contextmanager
+def embeddings_changed(batch: Batch, edit: Callable[[str, Tensor], Tensor]) -> Iterator[set[str]]:
+    """What the embeddings make of the batch's source and target, (B, L, D), goes through `edit`,
+    which is told the side, "src" or "tgt"; what they make of other ids, those of a loop say, stays
+    as it is. Gives the sides that were met.
+
+    Raises Told where no embeddings are known, or no side was met.
+    """
+    module = batch.model.module
+    parts = () if module is None else module.modules()
+    known = batch.model.embeddings or [part for part in parts if isinstance(part, nn.Embedding)]
+    if not known:
+        raise Told("not asked", "needs the embedding layer", "embedding")
+    met: set[str] = set()
+
+    def hook(_: nn.Module, given: Any, named: Any, output: Any) -> Any:
+        ids = next((v for v in (*given, *named.values()) if isinstance(v, Tensor)), None)
+        for side, wanted in (("src", batch.src), ("tgt", batch.tgt_in)):
+            if ids is None or not wanted.numel() or output.shape[:2] != ids.shape:
+                continue
+            if torch.equal(ids, wanted):
+                met.add(side)
+                return edit(side, output)
+            if torch.equal(ids, wanted.T):  # time first
+                met.add(side)
+                return edit(side, output.transpose(0, 1)).transpose(0, 1)
+        return output
+
+    with contextlib.ExitStack() as stack:
+        for part in dict.fromkeys(known):
+            stack.enter_context(part.register_forward_hook(hook, with_kwargs=True))
+        yield met
+    if not met:
+        raise unsure(
+            "the embedding layer is not what the model embeds its ids with, or is asked for other "
+            "ids than those of the source or the target as they are"
         )
 
 
-def _lengths(longest: int, rows: int) -> list[tuple[int, int]]:
-    """Symbols of source and target of each row: long beside short ones, each side once longest."""
-    first = [(longest, 2), (1, longest), (longest - 1, 1), (2, longest - 1)]
-    more = [
-        (1 + (7 * row) % longest, 1 + (11 * row + 4) % longest) for row in range(max(0, rows - 4))
-    ]
-    return [*first, *more][:rows]
+# Numbers ----------------------------------------------------------------------------------------
 
 
 def apart(a: Tensor, b: Tensor) -> Tensor:

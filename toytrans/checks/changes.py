@@ -1,20 +1,22 @@
-"""The table of changes: pads, later tokens, rows and calls that must move no output, and orders
-that must move some; and the one engine that compares answers.
+"""The table of changes: pads, later tokens, rows and calls that must move no output; the one engine
+that compares answers; and, of a change that moved some, the smallest example and the first module.
 
 A `Change` says which outputs must repeat which. `stays` asks a batch for changes that must move
-nothing, `moves` for one that must move something. Each function behind them gives the changes of
-one kind for a batch. A new invariance is such a function and a line in `plan.PARTS`.
+nothing. Each function behind it gives the changes of one kind for a batch. A new invariance is
+such a function and a line in `plan.PARTS`.
 """
 
 import contextlib
 import math
+import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
+from typing import Any, NamedTuple
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.nn import functional as F
 
 from toytrans.checks.batch import (
@@ -22,12 +24,13 @@ from toytrans.checks.batch import (
     POLARITY,
     TOLERANCE,
     Batch,
+    apart,
     chosen,
+    embeddings_changed,
     largest,
     worst,
 )
-from toytrans.checks.embeddings import noise_in_pads
-from toytrans.checks.result import CannotJudge, NotApplicable, Result, Wrong, measured
+from toytrans.checks.result import Result, Told, measured, unsure, wrong
 from toytrans.checks.subject import Ids, NoAnswer, wider
 from toytrans.errors import UserError
 
@@ -40,7 +43,7 @@ class Change:
     of: (N, T), for each output the number of the one before that it must repeat: row * T + place;
     -1 for none. before: what it is compared with, which may be these very ids; None for the batch.
     cause: what it means where something moves, or what makes it of which outputs (N, T) moved.
-    around: a context in which it is asked. moved: how far outputs moved, where known already.
+    around: a context in which it is asked.
     """
 
     name: str
@@ -49,12 +52,9 @@ class Change:
     cause: str | Callable[[Tensor], str]
     before: Ids | None = None
     around: Callable[[], contextlib.AbstractContextManager[object]] = contextlib.nullcontext
-    moved: Tensor | None = None
 
     def measure(self, batch: Batch) -> Tensor:
         """How far each output is from the one that it must repeat, (N, T); 0 where it need not."""
-        if self.moved is not None:
-            return self.moved
         with self.around():
             logits = before = batch.ask(*self.ids)
         if self.before is not self.ids:
@@ -63,10 +63,7 @@ class Change:
         return batch.moved(logits, wanted).masked_fill(self.of < 0, 0.0)
 
 
-Changes = Callable[[Batch], Iterable[Change]]
-
-
-def stays(changes: Changes) -> Callable[[Batch], Result]:
+def stays(changes: Callable[[Batch], Iterable[Change]]) -> Callable[[Batch], Result]:
     """A check that none of some changes moves an output that must stay; the first that does is the
     result."""
 
@@ -78,24 +75,11 @@ def stays(changes: Changes) -> Callable[[Batch], Result]:
             seen = ~(moved <= batch.tolerance)
             if bool(seen.any()):
                 cause = change.cause if isinstance(change.cause, str) else change.cause(seen)
-                change = replace(change, moved=moved)
-                return measured(largest(moved), batch.tolerance, "", cause, change=change)
+                return measured(largest(moved), batch.tolerance, "", cause, change=(change, moved))
             by = worst((by, largest(moved)))
             names[change.name] += 1
         listed = [f"{name} ({count})" if count > 1 else name for name, count in names.items()]
         return measured(by, batch.tolerance, f"{', '.join(listed)}: nothing moves", "")
-
-    return ask
-
-
-def moves(changes: Callable[[Batch], Change]) -> Callable[[Batch], Result]:
-    """A check that a change moves some output."""
-
-    def ask(batch: Batch) -> Result:
-        batch.require_changing_logits()
-        change = changes(batch)
-        by, evidence = largest(change.measure(batch)), f"{change.name}: outputs move"
-        return measured(by, batch.tolerance, evidence, str(change.cause), must_change=True)
 
     return ask
 
@@ -106,30 +90,30 @@ def moves(changes: Callable[[Batch], Change]) -> Callable[[Batch], Result]:
 def pads_appended(batch: Batch) -> Iterator[Change]:
     """More pads behind source and target."""
     facts, more = batch.facts, APPENDED_PADS - 1
-    tgt_in = wider(batch.tgt_in, more, facts.pad_id)
-    of = F.pad(batch.of, (0, more), value=-1)
-    if facts.has_source:
-        src = wider(batch.src, APPENDED_PADS, facts.source_pad)
-        mask = "is the source's pad mask passed to the encoder and to cross-attention"
-        asked = [("the source", Ids(src, batch.tgt_in), batch.of, mask)]
-        mask = "is the target's pad mask passed, and is the causal mask"
-        asked.append(("the target", Ids(batch.src, tgt_in), of, mask))
-        asked.append(("both", Ids(src, tgt_in), of, "are the pad masks passed"))
-    else:
-        mask = "is the pad mask passed" + ", and is the causal mask" * facts.is_causal
-        asked = [("the ids", Ids(batch.src, tgt_in), of, mask)]
-    for side, ids, numbers, mask in asked:
+    causal = "is the target's pad mask passed, and is the causal mask"
+    asked = {
+        "the source": (
+            (APPENDED_PADS, 0),
+            "is the source's pad mask passed to the encoder and to cross-attention",
+        ),
+        "the target": ((0, more), causal),
+        "both": ((APPENDED_PADS, more), "are the pad masks passed"),
+    }
+    if not facts.has_source:
+        causal = "is the pad mask passed" + ", and is the causal mask" * facts.is_causal
+        asked = {"the ids": ((0, more), causal)}
+    for side, (pads, mask) in asked.items():
         cause = (
             f"outputs at real places change when pads are appended to {side}: pads are seen as "
             f"keys; {mask}, and {POLARITY}"
         )
-        yield Change(f"pads appended to {side}", ids, numbers, cause)
+        yield Change(f"pads appended to {side}", *batch.padded(*pads), cause)
     if batch.model.drops_masked:
-        raise Wrong(
+        raise wrong(
             "dropout is given masked values, below -1e4: where it makes one zero, what was masked "
             "is seen in training; drop before the mask, or weights after softmax"
         )
-    if facts.takes_masks and facts.is_causal:
+    if facts.kind == "decoder" and not facts.masks_from_ids:
         yield from _closed_before(batch)
 
 
@@ -163,7 +147,25 @@ def pads_hold_anything(batch: Batch) -> Iterator[Change]:
         "the pad masks passed to encoder, decoder and cross-attention, each the right way round?"
     )
     name = "noise a hundred times as large in the embeddings of pads"
-    yield Change(name, batch.ids, batch.of, cause, around=partial(noise_in_pads, batch))
+    yield Change(name, batch.ids, batch.of, cause, around=partial(_noise_in_pads, batch))
+
+
+@contextlib.contextmanager
+def _noise_in_pads(batch: Batch) -> Iterator[None]:
+    """What the embeddings make of pads is noise meanwhile, on both sides, a hundred times as large.
+    Raises Told where a side is not met."""
+
+    def edit(side: str, embedded: Tensor) -> Tensor:
+        real = batch.real_source if side == "src" else batch.real
+        noise = batch.noise(embedded) * 100 * embedded.abs().amax()
+        return torch.where(real[..., None], embedded, noise)
+
+    with embeddings_changed(batch, edit) as met:
+        yield
+    for side, name in (("src", "source"), ("tgt", "target")):
+        if side not in met and (side == "tgt" or batch.facts.has_source):
+            why = f"the {name} is embedded by another module, or at another width"
+            raise unsure(why)
 
 
 def other_source_pad(batch: Batch) -> int | None:
@@ -281,13 +283,13 @@ def empty_pair_added(batch: Batch) -> Iterator[Change]:
     user's batch maker makes of it, or else a source of nothing but pads."""
     facts = batch.facts
     if not facts.has_source:
-        raise NotApplicable("the model has no source that could be empty")
+        raise Told("does not apply", "the model has no source that could be empty")
     has_maker = batch.model.maker is not None and not facts.is_textbook
     try:
         src, tgt_in, _ = batch.model.batch([([], [])])
     except UserError as error:
         reason = f"needs a batch maker that takes a pair without symbols: {error}"
-        raise CannotJudge(reason) from None
+        raise unsure(reason) from None
     if not has_maker:
         src = torch.full_like(batch.src[:1], facts.source_pad)
     may_come = has_maker or facts.is_textbook
@@ -309,13 +311,13 @@ def empty_pair_added(batch: Batch) -> Iterator[Change]:
             raise
         moved = math.nan
     if math.isnan(moved) and may_come:
-        raise Wrong(
+        raise wrong(
             "a pair without symbols spoils its own outputs, or those of other rows: a row of "
             "attention with every key closed turns into NaN after softmax over -inf alone; "
             "give such rows zeros"
         )
     if not may_come and not moved <= batch.tolerance:
-        raise CannotJudge(
+        raise unsure(
             "a source of pads alone turns into NaN, or spoils other rows; give batch=... (a batch "
             "maker) to show an empty one of yours"
         )
@@ -324,12 +326,10 @@ def empty_pair_added(batch: Batch) -> Iterator[Change]:
 
 def other_calls_between(batch: Batch) -> Iterator[Change]:
     """The same batch after longer and shorter ones of other rows; its ids stay as they are."""
-    facts = batch.facts
-    src = wider(batch.src, int(facts.has_source), facts.source_pad)
-    longer = wider(batch.tgt_in, 1, facts.pad_id)
 
     @contextlib.contextmanager
     def after_others() -> Iterator[None]:
+        (src, longer, _), _ = batch.padded(1, 1)
         batch.ask(src.flip(0), longer.flip(0))
         batch.ask(batch.src[:1], batch.tgt_in[:1])
         yield
@@ -340,7 +340,7 @@ def other_calls_between(batch: Batch) -> Iterator[Change]:
     )
     yield Change("the same after other calls", batch.ids, batch.of, cause, around=after_others)
     if changed := sorted(batch.model.overwritten):
-        raise Wrong(
+        raise wrong(
             f"the model changes the ids that it is handed: {' and '.join(changed)} hold other ids "
             "after a call; change a copy (masked_fill for masked_fill_, clone before assigning)"
         )
@@ -361,14 +361,11 @@ def other_shapes(batch: Batch, with_symbols: bool) -> Iterator[Change]:
     last = (batch.real * torch.arange(batch.real.shape[1])).amax(1)[:, None]
     for number, (source, target, count) in enumerate(_shapes(batch)):
         rows = torch.arange(count) % len(batch.src)
-        src = batch.src[rows]
-        if facts.has_source:
-            src = wider(src, source - src.shape[1], facts.source_pad)
-        more = target - batch.tgt_in.shape[1]
-        tgt_in = wider(batch.tgt_in[rows], more, facts.pad_id)
+        more = source - batch.src.shape[1], target - batch.tgt_in.shape[1]
+        ids, of = batch.padded(*more, rows)
         if with_symbols:
-            tgt_in = tgt_in.where(torch.arange(target) <= last[rows], batch.other(tgt_in))
-        of = F.pad(batch.of[rows], (0, more), value=-1)
+            is_real = torch.arange(target) <= last[rows]
+            ids = Ids(ids.src, ids.tgt_in.where(is_real, batch.other(ids.tgt_in)))
         tried = "one shape" if number == 1 else f"{number} shapes"
         places = f"{source} source and {target}" if facts.has_source else f"{target}"
         cause = f"outputs at real places change in a batch of {count} rows, {places} target places"
@@ -377,7 +374,7 @@ def other_shapes(batch: Batch, with_symbols: bool) -> Iterator[Change]:
             if number
             else ": rows are mixed up, or a mask is lost; what depends on the batch's shape?"
         )
-        yield Change("other shapes", Ids(src, tgt_in), of, cause)
+        yield Change("other shapes", ids, of, cause)
 
 
 def _shapes(batch: Batch) -> Iterator[tuple[int, int, int]]:
@@ -402,24 +399,23 @@ def _shapes(batch: Batch) -> Iterator[tuple[int, int, int]]:
 # The order of the ids --------------------------------------------------------------------------
 
 
-def neighbours_swapped(batch: Batch) -> Change:
-    """Two different neighbouring symbols in another order, each pair of the longest row at a time;
-    of long sources those in the second half. Outputs at swapped places may move.
-
-    All are asked in one call, in which the ids as they are come first.
-    """
+def order_is_seen(batch: Batch) -> Result:
+    """Two different neighbouring symbols in another order move some output, each pair of the
+    longest row at a time; of long sources those in the second half. Outputs at swapped places may
+    move. All are asked in one call, in which the ids as they are come first."""
+    batch.require_changing_logits()
     facts, far = batch.facts, not batch.is_short
     if batch.dtype not in TOLERANCE:
-        raise CannotJudge("needs fp32 or fp64: half precision rounds as much as a swap may move")
+        raise unsure("needs fp32 or fp64: half precision rounds as much as a swap may move")
     if far and (batch.dtype != torch.float64 or not facts.has_source):
-        raise NotApplicable("rounding may move logits as far as such a swap, but in fp64")
+        raise Told("does not apply", "rounding may move logits as far as such a swap, but in fp64")
     side, real = (batch.src, batch.real_source) if facts.has_source else (batch.tgt_in, batch.real)
     row, target = (int(inside.sum(1).argmax()) for inside in (real, batch.real))
     ids, first = side[row], int(real[row].sum()) // 2 if far else 0
     symbol = torch.isin(ids, batch.symbols) & real[row] & (torch.arange(len(ids)) >= first)
     places = (symbol[:-1] & symbol[1:] & (ids[:-1] != ids[1:])).nonzero()
     if not len(places):
-        raise CannotJudge("needs sequences with two different neighbouring symbols")
+        raise unsure("needs sequences with two different neighbouring symbols")
     places = places[chosen(len(places), 12)]
     swapped = ids.repeat(len(places) + 1, 1)
     for number, place in enumerate(places[:, 0].tolist(), 1):
@@ -440,11 +436,171 @@ def neighbours_swapped(batch: Batch) -> Change:
             "added to the embeddings?"
         )
     of = F.pad(torch.where(elsewhere, at, -1), (0, 0, 1, 0), value=-1)
-    change = Change(f"{len(places)} swaps of neighbours", asked, of, cause, before=asked)
-    is_decoder = facts.kind == "decoder"
-    if is_decoder and largest(change.measure(batch)) <= batch.tolerance:
-        raise CannotJudge(
+    by = largest(Change("", asked, of, cause, before=asked).measure(batch))
+    if facts.kind == "decoder" and by <= batch.tolerance:
+        raise unsure(
             "no output changes when two earlier tokens are swapped: a decoder without positions "
             "counts them by its triangle from two layers on; give it two"
         )
-    return change
+    evidence = f"{len(places)} swaps of neighbours: outputs move"
+    return measured(by, batch.tolerance, evidence, cause, must_change=True)
+
+
+# The smallest example, and the first module ----------------------------------------------------
+
+REFUSED = (UserError, Told, IndexError, RuntimeError)
+"""What is raised where an example is no longer answered."""
+
+MOST_TRIED = 200
+"""Examples that are tried, each smaller than one that fails."""
+
+
+class Example(NamedTuple):
+    """A pair before and after a change, without pads but for those that are appended.
+
+    src: ids of the source. tgt, other: ids of the target before and after, the latter may be
+    shorter. place: of the output that moves. pads: appended to source and target.
+    """
+
+    src: list[int]
+    tgt: list[int]
+    other: list[int]
+    place: int
+    pads: tuple[int, int]
+
+    @property
+    def changed(self) -> list[int]:
+        """Places of tokens that are others after the change."""
+        both = zip(self.tgt, self.other, strict=False)
+        return [place for place, (old, new) in enumerate(both) if old != new]
+
+    def smaller(self) -> Iterator["Example"]:
+        """Examples with one token less in them, or one change. The target's first token stays."""
+        place, last = self.place, (self.place,) if self.place else ()
+        for n in (*(n for n in range(1, len(self.tgt)) if n != place), *last):
+            tgt, other = (ids[:n] + ids[n + 1 :] for ids in (self.tgt, self.other))
+            yield self._replace(tgt=tgt, other=other, place=place - (n <= place))
+        for n in self.changed if len(self.changed) > 1 else ():
+            yield self._replace(other=[*self.other[:n], self.tgt[n], *self.other[n + 1 :]])
+        for n in range(len(self.src) - 1):
+            yield self._replace(src=self.src[:n] + self.src[n + 1 :])
+
+    def asked(self, batch: Batch) -> tuple[Ids, Ids]:
+        """What is asked before the change and after."""
+        src, tgt, other = (torch.tensor([x], dtype=torch.int64) for x in self[:3])
+        more = wider(src, self.pads[0], batch.facts.source_pad)
+        return Ids(src, tgt), Ids(more, wider(other, self.pads[1], batch.facts.pad_id))
+
+
+def located(batch: Batch, change: Change, moved: Tensor) -> dict[str, str]:
+    """The smallest example of a failure, made of the pair in which outputs move most, and where it
+    first shows, in words; nothing where that pair does not fail alone."""
+    if change.ids.closed is not None:
+        return {}
+    facts = batch.facts
+    nan = 1e9 if bool(moved.isnan().any()) else -1.0  # an example shows the same kind of failure
+    n, t = divmod(int(moved.nan_to_num(1e9).argmax()), moved.shape[1])
+    before, ids = change.before or batch.ids, change.ids
+    row, place = divmod(int(change.of[n, t]), before.tgt_in.shape[1])
+    real = facts.real_inputs(before.tgt_in)[row]
+    more_source = abs(ids.src.shape[1] - before.src.shape[1])  # pads may be left out as well
+    more_target = max(0, ids.tgt_in.shape[1] - before.tgt_in.shape[1])
+    example = Example(
+        before.src[row][facts.real_source(before.src)[row]].tolist(),
+        before.tgt_in[row][real].tolist(),
+        ids.tgt_in[n][facts.real_inputs(ids.tgt_in[n][None])[0]].tolist(),
+        int(real[:place].sum()),
+        (more_source, more_target),
+    )
+
+    def by(example: Example) -> float:
+        """How far the output of an example moves; -1 where it is not answered."""
+        was, now = example.asked(batch)
+        with contextlib.suppress(*REFUSED), torch.no_grad():
+            with change.around():
+                new = batch.ask(*now)[0, example.place]
+            old = batch.ask(*was)[0, example.place]
+            return float(batch.moved(new, old).nan_to_num(nan))
+        return -1.0
+
+    if not by(example) > batch.tolerance:
+        return {}
+    tried, going = 0, True
+    while going and tried < MOST_TRIED:
+        going = False
+        for smaller in example.smaller():
+            tried += 1
+            if by(smaller) > batch.tolerance:
+                example, going = smaller, True
+                break
+    target = "tgt_in" if facts.has_source else "ids"
+    what = [f"token {p} from {example.tgt[p]} to {example.other[p]}" for p in example.changed]
+    for count, side in zip(example.pads, ("src", target), strict=True):
+        what += [f"{count} pad{'s' * (count > 1)} behind {side}"] if count else []
+    if len(example.other) < len(example.tgt):
+        what.append(f"its first {len(example.other)} alone")
+    changed = " and ".join(what) or "asked so"
+    pair = f"src {example.src}, " * facts.has_source + f"{target} {example.tgt}"
+    moves = f"moves by {most:.2g}" if (most := by(example)) < 1e9 else "is NaN"
+    text = f"{pair}: {changed}, and output {example.place} {moves}"
+    return {"where": _first_module(batch, change, example), "example": text}
+
+
+def _first_module(batch: Batch, change: Change, example: Example) -> str:
+    """Which module's output first differs where it must not, in words; "" where none is known."""
+    module, (was, now) = batch.model.module, example.asked(batch)
+    if module is None:
+        return ""
+    try:
+        with torch.enable_grad():  # with it torch takes no shortcut
+            with change.around():
+                new = _outputs(batch, module, now)
+            old = _outputs(batch, module, was)
+    except Exception:  # a foreign model under hooks
+        return ""
+    if [name for name, _ in old] != [name for name, _ in new]:
+        return ""
+    source = slice(was.src.shape[1])
+    sides = [(was.tgt_in, now.tgt_in, slice(example.place, example.place + 1))]
+    sides += [(was.src, now.src, source)] if batch.facts.has_source else []
+    for (name, first), (_, second) in zip(old, new, strict=True):
+        differ = []
+        for ids, others, places in sides:
+            a, b = _laid_out(first, ids), _laid_out(second, others)
+            if a is not None and b is not None and a.shape[2:] == b.shape[2:]:
+                share = min(max(1e-7, 100 * torch.finfo(first.dtype).eps), 1e-2)
+                by = largest(apart(a[:, places], b[:, places]).nan_to_num(1.0))
+                differ.append(by > share * largest(a[:, places].nan_to_num()))
+        if differ and all(differ):
+            shown = re.sub(r"^model\.(?=.)", "", name)
+            layer = re.search(r"\.(\d+)\.", f".{shown}.")
+            where = f"in {shown}" + (f" (layer {int(layer[1]) + 1})" if layer else "")
+            own = f"in {type(module).__name__}.forward itself, outside its modules"
+            return where if shown else own
+    return ""
+
+
+def _outputs(batch: Batch, module: nn.Module, ids: Ids) -> list[tuple[str, Tensor]]:
+    """What every module gives to a batch, in the order in which they end."""
+    seen: list[tuple[str, Tensor]] = []
+    names = {part: name for name, part in module.named_modules()}
+
+    def keep(part: nn.Module, _: Any, output: Any) -> None:
+        output = tuple(output.values()) if isinstance(output, dict) else output
+        parts = output if isinstance(output, tuple | list) else (output,)
+        numbers = [t for t in parts if isinstance(t, Tensor) and t.is_floating_point()]
+        seen.extend((names[part], value.detach().clone()) for value in numbers[:1])
+
+    with contextlib.ExitStack() as stack:
+        for part in names:
+            stack.enter_context(part.register_forward_hook(keep))
+        batch.model.ask(*ids)
+    return seen
+
+
+def _laid_out(value: Tensor, ids: Tensor) -> Tensor | None:
+    """An output as ids are, (1, L, ...); None where it is laid out neither so nor time first."""
+    if value.dim() < 3 or not ids.numel():
+        return None
+    value = value if value.shape[:2] == ids.shape else value.transpose(0, 1)
+    return value if value.shape[:2] == ids.shape else None

@@ -2,13 +2,13 @@
 less, and labels are the next decoder inputs, from the start to the end."""
 
 import contextlib
+import math
 
 import torch
 from torch import Tensor
 
 from toytrans.checks.batch import COARSE, TOLERANCE, Batch, largest, worst
-from toytrans.checks.result import CannotJudge, NotAsked, Result, Wrong, measured
-from toytrans.checks.subject import Ids
+from toytrans.checks.result import Result, Told, measured, unsure, wrong
 from toytrans.errors import UserError
 
 
@@ -17,47 +17,37 @@ class Loss:
     not one that was given."""
 
     def __init__(self, batch: Batch) -> None:
-        facts, needed = batch.facts, {}
+        facts, needed = batch.facts, list[str]()
         if batch.tgt_out is None:
-            known = {"start_id": facts.start_id, "eos_id": facts.eos_id}
-            needed = {name: f"the id of {name}" for name, i in known.items() if i is None}
-            if batch.model.maker is not None:
-                needed = {"batch": "a batch maker that makes labels"}
+            needed = [name for name in ("start_id", "eos_id") if getattr(facts, name) is None]
+            needed = needed if batch.model.maker is None else ["batch"]
         if batch.model.given_loss is None:
-            raise NotAsked(loss="a loss function", **needed)
+            why = "needs a loss function" + " and labels" * bool(needed)
+            raise Told("not asked", why, "loss", *needed)
         if batch.tgt_out is None:
             asked = " and ".join(f"{name}=..." for name in needed)
-            raise CannotJudge(
-                f"labels for the loss that was given are missing: give {asked}", *needed
-            )
+            raise unsure(f"labels for the loss that was given are missing: give {asked}", *needed)
         self.batch, self.labels, self.is_own = batch, batch.tgt_out, False
         self.real = facts.real_labels(self.labels)
-        dtypes = {batch.dtype, self.tensor(batch.logits).dtype}
+        dtypes = {batch.dtype, batch.model.loss(batch.logits, self.labels).dtype}
         self.share = COARSE if dtypes - TOLERANCE.keys() else TOLERANCE[torch.float32]
 
-    def tensor(self, logits: Tensor, labels: Tensor | None = None) -> Tensor:
-        value = self.batch.model.loss(logits, self.labels if labels is None else labels)
-        assert value is not None
-        return value
-
     def __call__(self, logits: Tensor, labels: Tensor | None = None) -> float:
-        return float(self.tensor(logits, labels))
+        return float(self.batch.model.loss(logits, self.labels if labels is None else labels))
 
+    @torch.no_grad()
     def mean(self, rows: slice = slice(None), places: Tensor | slice = slice(None)) -> float:
         """The loss of some rows and places."""
-        labels = self.labels[rows][:, places]
-        inputs = self.batch.tgt_in[rows, : labels.shape[1]]
-        with torch.no_grad():
-            logits = self.batch.logits[rows][:, places]
-            given = Ids(self.batch.src[rows].clone(), inputs.clone())
-            own = self.batch.model.loss(logits, labels.clone(), given)
+        batch, labels = self.batch, self.labels[rows][:, places]
+        inputs = batch.src[rows].clone(), batch.tgt_in[rows, : labels.shape[1]].clone()
+        own = batch.model.own_loss(*inputs, labels.clone())
         self.is_own = own is not None
-        return self(logits, labels) if own is None else float(own)
+        return self(batch.logits[rows][:, places], labels) if own is None else float(own)
 
     def gradient(self) -> Tensor:
         """With respect to the logits (B, T, V)."""
         logits = self.batch.logits.detach().requires_grad_()
-        value = self.tensor(logits)
+        value = self.batch.model.loss(logits, self.labels)
         if not value.requires_grad:
             raise UserError(
                 "the loss function gave a scalar without a gradient; is it detached, or .item()?"
@@ -77,11 +67,11 @@ def pad_labels_ignored(batch: Batch) -> Result:
     loss = Loss(batch)
     row = int((~loss.real).sum(1).argmax())
     if bool(loss.real[row].all()):
-        raise CannotJudge("needs a batch whose labels hold pads; the batch maker pads none")
+        raise unsure("needs a batch whose labels hold pads; the batch maker pads none")
     rows, tolerance = slice(row, row + 1), loss.tolerance(loss.mean())
     whole, inside = loss.mean(rows), loss.mean(rows, loss.real[row])
     if loss.is_own and loss.same(whole, inside) and not loss.same(loss.mean(), loss(batch.logits)):
-        raise CannotJudge(
+        raise unsure(
             "the model's own loss is not the mean over labels that are no pads; pads do not change "
             "it: it may hold other terms"
         )
@@ -102,34 +92,34 @@ def pad_labels_ignored(batch: Batch) -> Result:
 def halves_add_up(batch: Batch) -> Result:
     """The loss of a batch = the summed losses of its halves over their tokens."""
     loss = Loss(batch)
-    labels, count = loss.real.sum(1), len(loss.labels)
+    count, whole = len(loss.labels), loss.mean()
 
-    def parts(size: int) -> tuple[Tensor, Tensor]:
-        """The losses of parts of so many rows, and their labels."""
+    def parts(size: int) -> tuple[Tensor, float]:
+        """The losses of parts of so many rows, and their mean over labels."""
         of = [slice(start, start + size) for start in range(0, count, size)]
         values = torch.tensor([loss.mean(part) for part in of], dtype=torch.float64)
-        return values, torch.stack([labels[part].sum() for part in of])
+        labels = torch.stack([loss.real[part].sum() for part in of])
+        return values, float((values * labels).sum() / labels.sum())
 
-    whole, (halves, of_halves) = loss.mean(), parts(count // 2)
-    expected = float((halves * of_halves).sum() / of_halves.sum())
+    halves, expected = parts(count // 2)
     cause = f"the loss is {whole:.4f}, its halves over their tokens {expected:.4f}: "
     if not loss.same(whole, expected):
-        rows, of_rows = parts(1)
-        by_rows, by_labels = rows.mean(), (rows * of_rows).sum() / of_rows.sum()
-        if loss.same(whole, float(by_rows)) and not loss.same(whole, float(by_labels)):
-            cause += (
-                "a mean over rows does not weigh labels alike; sum first, divide once by the labels"
-            )
-        elif loss.same(whole, float(halves.mean())):
-            cause += "it is divided by all places, pads included; divide by the real labels"
-        elif loss.same(whole, float(halves.sum())):
-            cause += "it is a sum, which grows with the batch; divide by the real labels"
-        else:
-            raise CannotJudge(
+        rows, by_labels = parts(1)
+        kinds = {
+            "a mean over rows does not weigh labels alike": math.nan
+            if loss.same(whole, by_labels)
+            else float(rows.mean()),
+            "a mean over all places counts pads": float(halves.mean()),
+            "a sum grows with the batch": float(halves.sum()),
+        }
+        fitting = [kind for kind, value in kinds.items() if loss.same(whole, value)]
+        if not fitting:
+            raise unsure(
                 f"{cause}it is neither a mean of tokens nor one of rows; does it weigh classes or "
                 "hold other terms?"
             )
-    evidence = f"loss {whole:.4f} = its halves over {int(labels.sum())} tokens"
+        cause += f"{fitting[0]}; sum first, divide once by the labels"
+    evidence = f"loss {whole:.4f} = its halves over {int(loss.real.sum())} tokens"
     return measured(abs(whole - expected), loss.tolerance(whole), evidence, cause)
 
 
@@ -147,9 +137,9 @@ def likelier_labels_cost_less(batch: Batch) -> Result:
     high = loss_where_labels_have(logits.argmax(-1, keepdim=True))
     low = loss_where_labels_have(logits.argmin(-1, keepdim=True))
     if not abs(low - high) > loss.tolerance(high):
-        raise CannotJudge(f"the loss is {high:.4f}, whatever the logits of the labels are")
+        raise unsure(f"the loss is {high:.4f}, whatever the logits of the labels are")
     if high > low:
-        raise Wrong(
+        raise wrong(
             f"the loss is {high:.4f} where labels have the highest logits and {low:.4f} where "
             "they have the lowest: its sign is wrong; training makes right answers unlikely"
         )
@@ -160,25 +150,25 @@ def likelier_labels_cost_less(batch: Batch) -> Result:
 
 
 def _require_one_softmax(loss: Loss, labels: Tensor) -> None:
-    """Raises Wrong where softmax is taken twice between logits and loss, or never."""
+    """Raises Told where softmax is taken twice between logits and loss, or never."""
     logits = loss.batch.logits
     once, chosen = loss(logits), torch.zeros_like(logits).scatter(-1, labels, 1.0)
     given = logits[loss.real]
     are_probabilities = bool((given >= 0).all() and ((given.sum(-1) - 1).abs() < 1e-3).all())
     normalized = are_probabilities or bool((given.logsumexp(-1).abs() < 1e-3).all())
     if are_probabilities and loss.same(once, loss(logits + 1)):
-        raise Wrong(
+        raise wrong(
             "the model gives probabilities, and the loss takes softmax of them once more; give "
             "cross entropy the logits"
         )
     if not normalized and loss.same(once, loss(logits + 1 - chosen)):
-        raise Wrong(
+        raise wrong(
             "the loss sees the logits of the labels alone, so it falls without end as all logits "
             "rise; take log_softmax before nll_loss, or cross_entropy"
         )
     sure, mistaken = (loss(1e3 * (x - 1)) for x in (chosen, chosen.roll(1, -1)))
     if sure > 0.3 and abs(mistaken - sure - 1) < 0.25:  # one apart: probabilities, not logits
-        raise Wrong(
+        raise wrong(
             f"the loss is {sure:.4f} where the model is sure of the labels, and no more than "
             f"{mistaken:.4f} where it is sure of others: it takes softmax twice; give cross "
             "entropy the logits"
@@ -193,17 +183,17 @@ def labels_shifted(batch: Batch) -> Result:
     of."""
     tgt_in, tgt_out = batch.tgt_in, batch.tgt_out
     if tgt_out is None or batch.model.maker is None:
-        raise NotAsked(batch="a batch maker, for its labels")
+        raise Told("not asked", "needs a batch maker, for its labels", "batch")
     _require_whole_rows(batch)
     inside = batch.real & batch.facts.real_labels(tgt_out)
     follows = batch.real[:, 1:] & inside[:, :-1]
-    wrong = (tgt_out[:, :-1] != tgt_in[:, 1:]) & follows
-    counted = f"{int(wrong.sum())} of {int(follows.sum())}"
+    others = int(((tgt_out[:, :-1] != tgt_in[:, 1:]) & follows).sum())
+    counted = f"{others} of {int(follows.sum())}"
     same = bool((tgt_out == tgt_in)[inside].float().mean() > 0.5)
     ahead = (tgt_out[:, :-2] == tgt_in[:, 2:])[follows[:, :-1] & batch.real[:, 2:]]
     is_twice = ahead.numel() and bool(ahead.all())
-    if not same and not is_twice and wrong.sum() > 0.5 * follows.sum():
-        raise CannotJudge(
+    if not same and not is_twice and others > 0.5 * follows.sum():
+        raise unsure(
             f"{counted} labels are not the next decoder input, nor the same one: if labels have "
             "ids of their own, this is no shift"
         )
@@ -214,11 +204,11 @@ def labels_shifted(batch: Batch) -> Result:
         else "labels are not what follows in tgt_in; is the target shifted by one, once?"
     )
     evidence = f"{int(follows.sum())} of {int(follows.sum())} labels are the next decoder input"
-    return measured(float(wrong.sum()), 0.0, evidence, f"{counted}: {cause}")
+    return measured(others, 0.0, evidence, f"{counted}: {cause}")
 
 
 def _require_whole_rows(batch: Batch) -> None:
-    """Raises Wrong where a row's source, target and labels are not of one pair."""
+    """Raises Told where a row's source, target and labels are not of one pair."""
 
     def pairs_in(ids: Tensor | None, side: int) -> list[int | None]:
         """Of each row, the pair whose source or target stands there; pairs of two symbols or more,
@@ -236,13 +226,13 @@ def _require_whole_rows(batch: Batch) -> None:
     for name, ids in (("target", batch.tgt_in), ("labels", batch.tgt_out)):
         for row, pair in enumerate(pairs_in(ids, 1)):
             if None not in (pair, sources[row]) and pair != sources[row]:
-                raise Wrong(
+                raise wrong(
                     f"row {row} holds the source of pair {sources[row]} and the {name} of pair "
                     f"{pair}: the batch maker orders the one without the other"
                 )
     are_targets = any(n is not None for n in pairs_in(batch.src, 1))
     if are_targets and not any(n is not None for n in sources):
-        raise Wrong(
+        raise wrong(
             "src holds the targets and tgt_in the sources: the batch maker, or whoever calls it, "
             "has swapped them"
         )
@@ -256,33 +246,22 @@ def ends_agree(batch: Batch) -> Result:
     rows, first = torch.arange(len(loss.labels)), batch.real.int().argmax(1)
     starts = set(batch.tgt_in[rows, first].tolist())
     if facts.decoding_start is not None and starts != {facts.decoding_start}:
-        raise Wrong(
+        raise wrong(
             f"training starts targets with {sorted(starts)} and decoding with "
             f"{facts.decoding_start}: the first step of decoding is one never trained"
         )
     is_scored = gradient.abs().amax(-1) > 0
-    labelled = loss.real
-    if labelled[rows, first].all() and not is_scored[rows, first].any() and is_scored.any():
-        raise Wrong("the first label of every target is not scored")
+    if loss.real[rows, first].all() and not is_scored[rows, first].any() and is_scored.any():
+        raise wrong("the first label of every target is not scored")
     if facts.eos_id is not None:
-        is_pad = facts.pad_id == facts.eos_id  # then a loss may ignore the end with the pads
-        labelled = is_scored if is_pad else labelled
-        last = (labelled * torch.arange(1, labelled.shape[1] + 1)).argmax(1)
-        wrong = sorted(set(loss.labels[rows, last].tolist()) - {facts.eos_id})
-        if wrong and is_pad:
-            raise Wrong(
-                f"pad and end are both {facts.pad_id}: ends are ignored with the pads, and the "
-                "model never learns to stop; give the pad an id of its own, or ignore -100"
-            )
-        if wrong:
-            raise Wrong(
-                f"the last label scored is {', '.join(map(str, wrong))}, not the end, "
-                f"{facts.eos_id}: the model never learns to stop"
-            )
-        if not is_scored[rows, last].all():
-            raise Wrong(
-                f"the end, {facts.eos_id}, is a label but not scored: the model never learns to "
-                "stop"
+        is_pad = facts.pad_id == facts.eos_id  # then the end is no real label, but may be scored
+        counted = is_scored if is_pad else is_scored & loss.real
+        last = (counted * torch.arange(1, counted.shape[1] + 1)).argmax(1)
+        if others := sorted(set(loss.labels[rows, last].tolist()) - {facts.eos_id}):
+            remedy = "; give the pad an id of its own, or ignore -100" * is_pad
+            raise wrong(
+                f"the last label scored is {', '.join(map(str, others))}, not the end, "
+                f"{facts.eos_id}: the model never learns to stop{remedy}"
             )
     known = "the end is scored" if facts.eos_id is not None else "no end given (eos_id)"
     start = "start unknown" if facts.decoding_start is None else f"start {starts.pop()} in both"

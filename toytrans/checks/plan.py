@@ -3,40 +3,34 @@ of it."""
 
 import contextlib
 import math
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any, Literal, NamedTuple
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
-from toytrans.checks import attention, changes, embeddings, loss, reach, steps, sublayers
+from toytrans.checks import attention, changes, loss, reach, steps, sublayers
 from toytrans.checks.adapters import adapter_of
 from toytrans.checks.batch import POLARITY, SHORTEST, Batch, Setting, Unsteady
-from toytrans.checks.changes import moves, stays
-from toytrans.checks.locate import located
-from toytrans.checks.modes import in_eval_mode, on_one_thread
-from toytrans.checks.result import CHECKS, Report, Result, Told, Tried, measured, merged
-from toytrans.checks.subject import Adapter, NoAnswer, copy_of
+from toytrans.checks.changes import located, stays
+from toytrans.checks.result import CHECKS, ESSENTIAL, Report, Result, Told, measured
+from toytrans.checks.subject import Adapter, NoAnswer
 from toytrans.errors import UserError, did_you_mean
 
 Progress = Callable[[str], None]
 
 
 class Part(NamedTuple):
-    """A part of a check, by its name in words.
-
-    of: which batches it is asked of: the first (shortest), every one in every mode and precision,
-    the first and the longest, or the first after all else. essential: without it the check is not
-    judged.
-    """
+    """A part of a check, by its name in words. of: which batches it is asked of: the first
+    (shortest), every one in every mode and precision, the first and the longest, or the first
+    after all else."""
 
     check: str
     name: str
     ask: Callable[[Batch], Result]
     of: Literal["first", "every", "both ends", "last"] = "first"
-    essential: bool = False
 
 
 pads_in_other_shapes = stays(partial(changes.other_shapes, with_symbols=False))
@@ -46,22 +40,22 @@ others_between = stays(changes.other_calls_between)
 AT_THE_END = Part("calls", "the same at the end", others_between, "last")
 
 PARTS = (
-    Part("pads", "more pads", stays(changes.pads_appended), "every", essential=True),
+    Part("pads", "more pads", stays(changes.pads_appended), "every"),
     Part("pads", "other shapes", pads_in_other_shapes),
     Part("pads", "their embeddings", stays(changes.pads_hold_anything)),
-    Part("pads", "gradients", embeddings.gradients_towards(of_future=False), "every"),
-    Part("future", "single tokens", stays(changes.later_token), "every", essential=True),
+    Part("pads", "gradients", reach.gradients_towards(of_future=False), "every"),
+    Part("future", "single tokens", stays(changes.later_token), "every"),
     Part("future", "prefixes", stays(changes.prefixes), "every"),
     Part("future", "other shapes", symbols_in_other_shapes),
-    Part("future", "gradients", embeddings.gradients_towards(of_future=True), "every"),
+    Part("future", "gradients", reach.gradients_towards(of_future=True), "every"),
     Part("rows", "a pair alone", stays(changes.rows_alone), "every"),
     Part("rows", "another order", stays(changes.rows_in_another_order), "every"),
     Part("rows", "an empty pair", stays(changes.empty_pair_added)),
     Part("calls", "others between", others_between, "every"),
     AT_THE_END,
-    Part("order", "neighbours swapped", moves(changes.neighbours_swapped), "both ends"),
-    Part("source", "token by token", reach.tokens_seen("source"), "both ends", essential=True),
-    Part("target", "token by token", reach.tokens_seen("target"), "both ends", essential=True),
+    Part("order", "neighbours swapped", changes.order_is_seen, "both ends"),
+    Part("source", "token by token", reach.tokens_seen("source"), "both ends"),
+    Part("target", "token by token", reach.tokens_seen("target"), "both ends"),
     Part("steps", "one by one", steps.steps_are_the_pass, "both ends"),
     Part("loss", "pads", loss.pad_labels_ignored),
     Part("loss", "halves", loss.halves_add_up),
@@ -73,6 +67,15 @@ PARTS = (
     Part("sublayers", "norms", sublayers.scale_is_normed),
     Part("sublayers", "feed-forward", sublayers.feed_forward_at_work),
 )
+
+FOLLOWS = {
+    **dict.fromkeys(("pads", "future", "source", "target"), ("scale",)),
+    "rows": ("scale", "pads"),
+    "order": ("scale", "source", "target"),
+    "sublayers": ("scale", "source", "target", "pads", "future"),
+}
+"""Checks that fail as well where one of others does, the likelier first. Of `scale`, only a mask
+that closes nothing, a wrong axis and mixed heads have consequences: there it `explains`."""
 
 OF_DECODERS = ("future", "steps", "loss", "labels")
 """Checks that an encoder is not asked: it hides no future, and its labels are no next tokens."""
@@ -94,16 +97,18 @@ WORK = 75e9
 
 @dataclass
 class Plan:
-    """What is asked of a model, and what came of it. found: results of parts; spent: work so far;
-    source_pad: the other id that pads sources, once it was looked for; nan: the first check that
-    met outputs that are NaN."""
+    """What is asked of a model, and what came of it. found: results of parts; asked: length, rows,
+    mode, precision and seed of batches; spent: work so far; source_pad: the other id that pads
+    sources, once it was looked for; nan: the first check that met outputs that are NaN."""
 
     length: int | None
     seed: int
     wanted: tuple[str, ...]
     progress: Progress | None
     found: dict[Part, Result] = field(default_factory=dict)
-    tried: Tried = field(default_factory=Tried)
+    asked: set[tuple[int, int, str, str, int]] = field(default_factory=set)
+    notes: list[str] = field(default_factory=list)
+    left_out: list[str] = field(default_factory=list)
     spent: float = 0.0
     source_pad: tuple[int | None] | None = None
     nan: str | None = None
@@ -133,18 +138,13 @@ class Plan:
         """Every check wanted, on every batch, in each mode and precision that the model has."""
         self.model = model
         settings = self.sizes(model.facts.max_length)
-        eval_mode, threads = in_eval_mode(model.module), on_one_thread(model.module)
-        gradients = torch.inference_mode(False)  # whatever the program has set
-        with gradients, torch.random.fork_rng(devices=[]), threads, eval_mode:
+        with _undisturbed(model.module), torch.random.fork_rng(devices=[]):
             torch.manual_seed(self.seed)
             try:
                 batch, *others = self._first_batches(settings[0])
             except Unsteady as error:
                 batch = error.batch
-                module = batch.model.module
-                if error.drawn and (module is None or module.training):
-                    raise  # it may be dropout that its user left on
-                self._add(batch)
+                self.asked.add(batch.described_by)
                 self.found[AT_THE_END] = measured(batch.jitter, batch.tolerance, "", str(error))
             else:
                 self._ask_of(batch, "first", "every", "both ends")
@@ -153,48 +153,60 @@ class Plan:
                 self._ask_longer(batch, settings)
                 self._ask_of(batch, "last")
         if model.facts.equal_lengths:
-            self.tried.notes.append(
+            self.notes.append(
                 "source and target are of one length in every batch, filled up with pads: the "
                 "model refuses others"
             )
-        results = [self._merged(name) for name in CHECKS if name in {p.check for p in self.found}]
-        return Report(model.facts.name, batch.precision, tuple(results), self.tried)
+        asked = {part.check for part in self.found}
+        names = ("lengths", "rows", "modes", "precisions", "seeds")
+        tried = {name: sorted({each[n] for each in self.asked}) for n, name in enumerate(names)}
+        return Report(
+            model.facts.name,
+            batch.precision,
+            tuple(self._merged(name) for name in CHECKS if name in asked),
+            tried | {"notes": self.notes, "left_out": self.left_out},
+        )
 
     def _merged(self, name: str) -> Result:
-        """The result of a check from those of its parts."""
+        """The result of a check: of its parts the one that counts most, of passes with the evidence
+        of the first. An essential check is not judged without its first part."""
         parts = {part.name: result for part, result in self.found.items() if part.check == name}
-        essential = [part.name for part in PARTS if part.check == name and part.essential]
-        result = merged(name, parts, essential[0] if essential else "")
-        if self.model.facts.hides_causes and result.verdict != "PASS":
-            return Result(name, result.verdict, "why is not told in a closed exercise")
-        gradients = parts.get("gradients")
+        (first, *_), gradients = parts.values(), parts.get("gradients")
+        found = max(parts.values(), key=lambda part: part.weight)
+        if found.verdict != "FAIL" and name in ESSENTIAL and first.verdict == "cannot judge":
+            found = first
+        message = found.message
+        if self.model.facts.hides_causes and found.verdict != "PASS":
+            why = "why is not told in a closed exercise"
+            return Result(name, found.verdict, why, causes=found.causes)
+        if found.verdict == "PASS":
+            message = next(part.message for part in parts.values() if part.verdict == "PASS")
         is_number = gradients is not None and gradients.verdict == "PASS" and self.nan is None
-        if name == "pads" and result.verdict == "FAIL" and is_number:
-            remark = (
+        if found.verdict == "FAIL" and name == "pads" and is_number:
+            message += (
                 "; what pads hold does not matter, by gradients, so it may be how many there are: "
                 "a mean, scale or position that uses the padded width"
             )
-            return replace(result, message=result.message + remark)
-        return result
+        return replace(found, name=name, parts=parts, message=message)
 
     def _first_batches(self, setting: Setting) -> list[Batch]:
         """The first batch in fp64 and in fp32, or else as the model came, where it cannot be copied
         on the model itself."""
-        double = copy_of(self.model, torch.float64)
-        if double is None:
-            return [Batch(self.model, setting)]
         made: list[Batch] = []
-        raised = []
-        for of in (double, copy_of(self.model, torch.float32), copy_of(self.model)):
-            if of is not None and not (made and of.precision is None):
-                try:
-                    made.append(Batch(of, setting))
-                except UserError as error:
-                    raised.append(error)
+        raised: list[UserError] = []
+        for precision in (torch.float64, torch.float32, None):
+            if precision is None and made:
+                break
+            if (copied := self.model.copied(precision)) is None:
+                return [Batch(self.model, setting)]
+            try:
+                made.append(Batch(copied, setting))
+            except UserError as error:
+                raised.append(error)
         if not made:
             raise raised[0]
         if opened := made[0].model.opened:
-            self.tried.notes.append(
+            self.notes.append(
                 f"{len(opened)} weights that are all zero hold small random numbers in the copy, "
                 "for nothing is seen through them"
             )
@@ -204,13 +216,13 @@ class Plan:
 
     def _ask_longer(self, first: Batch, settings: list[Setting]) -> None:
         """Longer batches in each mode; those that are refused, or too much work, are noted."""
-        of, notes, longest = first.model, self.tried.notes, first
+        of, notes, longest = first.model, self.notes, first
         copies = [of]
         if self.model.module is None or of is self.model:
             no_module = self.model.module is None
             why = "there is no module to copy" if no_module else "it cannot be copied"
             notes.append(f"train mode not tried: {why}")
-        elif (train := copy_of(self.model, of.precision, training=True)) is not None:
+        elif (train := self.model.copied(of.precision, training=True)) is not None:
             copies.append(train)
         for number, setting in enumerate(settings):
             for copied in tuple(copies):
@@ -227,7 +239,7 @@ class Plan:
                 needed = 80 * longer.work  # so many answers are asked for, about
                 if settings[-1].length <= LENGTH and self.spent + needed >= WORK:
                     left_out = f"lengths from {setting.length} on in {copied.mode} mode"
-                    self.tried.left_out.append(left_out)
+                    self.left_out.append(left_out)
                     notes.append(
                         f"{left_out} left out: the model is large; length={THOROUGH} tries them, "
                         "or give a smaller model"
@@ -252,18 +264,14 @@ class Plan:
             return
         if self.progress is not None:
             self.progress(f"{part.check}: {part.name}, {batch.described}")
-        self._add(batch)
+        self.asked.add(batch.described_by)
         new = self._result(part, batch)
         is_nan = new.difference is not None and math.isnan(new.difference)
-        single = copy_of(self.model, torch.float32, batch.model.training) if is_nan else None
+        single = self.model.copied(torch.float32, batch.model.training) if is_nan else None
         if single is not None and batch.model.precision == torch.float64:  # masks may need fp32
             with contextlib.suppress(UserError):
                 new = self._result(part, Batch(single, batch.setting))
         self.found[part] = new if known is None else max(known, new, key=lambda each: each.weight)
-
-    def _add(self, batch: Batch) -> None:
-        length, seed = batch.setting.length, batch.setting.seed
-        self.tried.asked.add((length, len(batch.src), batch.model.mode, batch.precision, seed))
 
     def _result(self, part: Part, batch: Batch) -> Result:
         facts = batch.facts
@@ -304,14 +312,14 @@ class Plan:
                 )
                 return Result("", "cannot judge", doubt)
         message = result.message
-        causes: tuple[str, ...] = ()
+        first: tuple[str, ...] = ()
         if check == "future" and by_shapes and facts.has_source:
-            causes = ("pads",)  # shapes change pads and symbols together
+            first = ("pads",)  # shapes change pads and symbols together
         elif check in ("pads", "rows") and facts.kind == "decoder":
-            causes = ("future",)  # pads behind ids lie in the future
+            first = ("future",)  # pads behind ids lie in the future
         if math.isnan(result.difference or 0.0) and bool(batch.logits[batch.real].isnan().any()):
             self.nan = self.nan or check
-            causes = (self.nan,) if check != self.nan else ()
+            first = (self.nan,) if check != self.nan else ()
             message = (
                 "output is NaN at a real place of an ordinary batch: does a mask close every key "
                 f"of a query, and {POLARITY}"
@@ -320,24 +328,46 @@ class Plan:
             message += self._mode_named(part, batch)
         if batch.setting.length != SIZES[0][0] or batch.model.training:
             message += f" ({batch.described})"
-        details = {} if result.change is None else located(batch, result.change)
+        details = {} if result.change is None else located(batch, *result.change)
         asked = f'only="{check}", length={self.length}, seed={self.seed}'
         details["reproduce"] = f"toytrans.check(model, ..., {asked})"
         details = {name: text for name, text in details.items() if text}
+        causes = (*FOLLOWS.get(check, ()), *first)
         return replace(result, message=message, causes=causes, details=details, change=None)
 
     def _mode_named(self, part: Part, batch: Batch) -> str:
         """Which mode fails, where the same batch passes in the other one; "" where both fail."""
         if batch.facts.is_textbook or batch.model is self.model:
             return ""
-        other = copy_of(self.model, batch.model.precision, not batch.model.training)
-        try:
-            passes = other is not None and part.ask(Batch(other, batch.setting)).verdict == "PASS"
-        except Exception:  # the other mode cannot be asked: it tells nothing
-            return ""
-        if not passes or other is None:
-            return ""
-        return f"; {batch.model.mode} mode alone, {other.mode} mode passes: look for self.training"
+        fails, other = (
+            batch.model,
+            self.model.copied(batch.model.precision, not batch.model.training),
+        )
+        with contextlib.suppress(Exception):  # the other mode cannot be asked: it tells nothing
+            if other is not None and part.ask(Batch(other, batch.setting)).verdict == "PASS":
+                return (
+                    f"; {fails.mode} mode alone, {other.mode} mode passes: look for self.training"
+                )
+        return ""
+
+
+@contextlib.contextmanager
+def _undisturbed(module: nn.Module | None) -> Iterator[None]:
+    """A module in eval mode, whose parts are then as they were; gradients may be taken, whatever
+    the program has set; and a small model has one thread, for several wait for each other."""
+    before = {} if module is None else {part: part.training for part in module.modules()}
+    weights, threads = () if module is None else module.parameters(), torch.get_num_threads()
+    is_small = sum(weight.numel() for weight in weights) < 2_000_000
+    try:
+        torch.set_num_threads(1 if is_small else threads)
+        if module is not None:
+            module.eval()
+        with torch.inference_mode(False):
+            yield
+    finally:
+        torch.set_num_threads(threads)
+        for part, training in before.items():
+            part.training = training
 
 
 # What users call --------------------------------------------------------------------------------

@@ -1,5 +1,5 @@
-"""Is nothing closed that should be open? Every source token moves some output, every past target
-token a later one.
+"""What reaches an output: every source token some output and every past target token a later one,
+seen by single bits; pads and the future none, by gradients.
 
 A token counts as seen where another one in its place changes a single bit of an output; what is
 never seen, with several symbols in several sequences, is blind.
@@ -13,10 +13,21 @@ import torch
 from torch import Tensor
 
 from toytrans.checks.attention import attention_seen
-from toytrans.checks.batch import LARGEST_LOGITS, SHORT, Batch, apart, chosen
-from toytrans.checks.result import CannotJudge, Result, Wrong, measured
+from toytrans.checks.batch import (
+    LARGEST_LOGITS,
+    SHORT,
+    Batch,
+    apart,
+    chosen,
+    embeddings_changed,
+    largest,
+    worst,
+)
+from toytrans.checks.result import Result, Told, measured, unsure, wrong
 from toytrans.checks.subject import Ids
 from toytrans.errors import UserError
+
+FUTURE = "the future"
 
 
 def tokens_seen(side: str) -> Callable[[Batch], Result]:
@@ -76,7 +87,7 @@ def _elsewhere(batch: Batch, side: str, moved: Tensor, places: Tensor) -> Tensor
 
 
 def _every_place(first: Batch, side: str, what: str) -> int:
-    """How many tokens one side has at most. Raises Wrong where no output sees some of them, in any
+    """How many tokens one side has at most. Raises Told where no output sees some of them, in any
     trial, or where no target token moves the output at its own place."""
     length, is_source = first.setting.length, side == "source"
     seen, is_own = torch.zeros(0, dtype=torch.bool), is_source or not first.facts.is_causal
@@ -102,14 +113,14 @@ def _every_place(first: Batch, side: str, what: str) -> int:
         blind = sorted({place for each in windows if {*each} <= {*blind} for place in each})
     if blind == at:
         end = "the decoder does not see the source" if is_source else "it sees only itself"
-        raise Wrong(f"no {side} token moves any {what}: {end}; do the masks close everything?")
+        raise wrong(f"no {side} token moves any {what}: {end}; do the masks close everything?")
     if blind:
-        raise Wrong(
+        raise wrong(
             f"{side} tokens at {_named(blind)} of {at[-1] + 1} move no {what}, whatever symbol is "
             "there: the mask closes real tokens; is it made from the right ids and lengths?"
         )
     if not is_own:
-        raise Wrong(
+        raise wrong(
             "no target token moves the output at its own place, which predicts the token behind "
             "it: the decoder reads its inputs one place late; does the model shift them by itself?"
         )
@@ -129,8 +140,7 @@ def _places(batch: Batch, side: str, pair: Ids) -> list[int]:
 
 def _every_id(first: Batch, side: str) -> int:
     """How many ids were asked whether they change nothing where a pad stands in their place, the
-    end of a source among them. Raises Wrong where some do, or CannotJudge where they may be special
-    ones."""
+    end of a source among them. Raises Told where some do."""
     facts, is_source = first.facts, side == "source"
     if not facts.masks_from_ids:
         return 0
@@ -158,7 +168,7 @@ def _every_id(first: Batch, side: str) -> int:
         if not bool(closed.any()):
             return len(ids)
     if not closed[:-1].any():
-        raise Wrong(f"the end of the source, id {facts.eos_id}, is closed as pads are")
+        raise wrong(f"the end of the source, id {facts.eos_id}, is closed as pads are")
     found = ids[closed[:-1]].tolist()
     listed = ", ".join(map(str, found[:8])) + (", ..." if len(found) > 8 else "")
     some = f"{'id' if len(found) == 1 else 'ids'} {listed}"
@@ -166,18 +176,18 @@ def _every_id(first: Batch, side: str) -> int:
     missing = [f"{name}=..." for name in ("start_id", "eos_id") if getattr(facts, name) is None]
     if not facts.is_textbook and at_an_end and len(found) <= 3 and missing:
         missing += ["source_pad_id=..."] if is_source and facts.source_pad_id is None else []
-        raise CannotJudge(
+        raise unsure(
             f"{some} of the {side} changes nothing, as a pad does: if it is a special one, give "
             f"{' or '.join(missing)}"
         )
-    raise Wrong(
+    raise wrong(
         f"{some} of {len(ids)} of the {side} are closed as pads are: the mask takes symbols for "
         "pads; is it made by comparing with the pad's id alone?"
     )
 
 
 def _every_cell(first: Batch) -> str:
-    """What cross-attention shows. Raises Wrong where cells are closed that should be open."""
+    """What cross-attention shows. Raises Told where cells are closed that should be open."""
     seen: Tensor | None = None
     for batch in _trials(first):
         src, tgt_in = (ids.clone() for ids in batch.pair(5, 9)[:2])
@@ -197,13 +207,91 @@ def _every_cell(first: Batch) -> str:
     assert seen is not None
     blind = (~seen.any(0)).nonzero()[:, 0].tolist()
     if blind:
-        raise Wrong(
+        raise wrong(
             f"cross-attention gives no weight to {_named(blind)} of {seen.shape[1]} of the "
             "source, in any layer or head: its mask closes real tokens"
         )
     if torch.equal(seen, torch.ones_like(seen).tril()):
-        raise Wrong(
+        raise wrong(
             "cross-attention looks at the source through a triangle: place t of the target sees "
             "places 0..t of the source alone; the causal mask belongs to self-attention"
         )
     return "; cross-attention gives weight to each"
+
+
+# Gradients ------------------------------------------------------------------------------------
+
+
+def gradients_towards(of_future: bool) -> Callable[[Batch], Result]:
+    """The check that gradients towards the future, or towards pads, are zero."""
+
+    def ask(batch: Batch) -> Result:
+        if "gradients" not in batch.kept:
+            batch.kept["gradients"] = _gradients(batch)
+        by, size = batch.kept["gradients"]
+        mine = {name: value for name, value in by.items() if (name == FUTURE) == of_future}
+        if not mine:
+            raise Told("does not apply", "the embedding of no target is met")
+        least = size * batch.tolerance / batch.typical_logit
+        reached = [name for name, value in mine.items() if not value <= least]
+        most = worst(mine.values())
+        exactly = "exactly zero" if most == 0 else "zero but for rounding"
+        return measured(
+            most,
+            least if most else 0.0,
+            f"gradients towards {', '.join(mine)} are {exactly}",
+            f"real outputs depend on {' and '.join(reached)}: attention weights there are not "
+            "zero; is the mask added before softmax, in every layer, the right way round?",
+        )
+
+    return ask
+
+
+def _gradients(batch: Batch) -> tuple[dict[str, float], float]:
+    """The largest gradients towards pads and the future, and that towards any token. Of longer
+    batches those in eval mode and fp64 alone, and none beyond 66 places."""
+    exact = batch.dtype == torch.float64 and not batch.model.training
+    if not batch.is_short and not (exact and batch.tgt_in.shape[1] <= 66):
+        raise Told(
+            "does not apply", "gradients of longer batches are taken in eval mode and fp64 alone"
+        )
+    leaves: dict[str, list[Tensor]] = {}
+
+    def edit(side: str, embedded: Tensor) -> Tensor:
+        leaf = embedded.detach().requires_grad_()
+        leaves.setdefault(side, []).append(leaf)
+        return leaf.clone()  # which a model may change in place
+
+    with torch.enable_grad(), embeddings_changed(batch, edit):
+        logits = batch.model.ask(*batch.ids)
+    if not logits.requires_grad:
+        raise unsure("needs gradients, and the model answers without (torch.no_grad?)")
+    plain = logits.detach()
+    counts = batch.as_infinite(plain).isfinite() | plain.isnan()
+    weighed = torch.where(counts & batch.counted_ids, logits * batch.noise(logits), 0.0)
+    weighed = weighed.sum(-1) * batch.real
+    pads = "target pads" if batch.facts.has_source else "pads"
+    by: dict[str, float] = {}
+    size = 0.0
+    if "src" in leaves:
+        gradient = _gradient(weighed.sum(), leaves["src"])
+        by["source pads"] = largest(gradient[~batch.real_source])
+        size = largest(gradient[batch.real_source].nan_to_num())
+    width = logits.shape[1]
+    step = width // 4 if width > 8 else 1
+    for place in range(0, width, step) if "tgt" in leaves else ():
+        gradient = _gradient(weighed[:, place].sum(), leaves["tgt"])
+        later = torch.arange(width) > (place if batch.facts.is_causal else width)
+        closed_pads = gradient[batch.real[:, place]][(~batch.real & ~later)[batch.real[:, place]]]
+        size = max(size, largest(gradient.nan_to_num()))
+        by[pads] = worst((by.get(pads, 0.0), largest(closed_pads)))
+        by[FUTURE] = worst((by.get(FUTURE, 0.0), largest(gradient[:, later])))
+    return by, size
+
+
+def _gradient(value: Tensor, leaves: list[Tensor]) -> Tensor:
+    """Of a value with respect to leaves (B, L, ...), the largest of each place: (B, L)."""
+    gradients = torch.autograd.grad(
+        value, leaves, retain_graph=True, allow_unused=True, materialize_grads=True
+    )
+    return torch.stack([part.abs().flatten(2).amax(2) for part in gradients]).amax(0)

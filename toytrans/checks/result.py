@@ -1,9 +1,12 @@
 """What checks find: one `Result` for each, and the report that they add up to."""
 
-from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple, get_args
+from dataclasses import dataclass, field
+from functools import partial
+from typing import TYPE_CHECKING, Any, Literal, get_args
 
 if TYPE_CHECKING:
+    from torch import Tensor
+
     from toytrans.checks.changes import Change
 
 Verdict = Literal["FAIL", "PASS", "cannot judge", "not asked", "does not apply"]
@@ -26,56 +29,22 @@ CHECKS = {
 ESSENTIAL = ("pads", "future", "source", "target")
 """Checks without which no model passes."""
 
-FOLLOWS = {
-    **dict.fromkeys(("pads", "future", "source", "target"), ("scale",)),
-    "rows": ("scale", "pads"),
-    "order": ("scale", "source", "target"),
-    "sublayers": ("scale", "source", "target", "pads", "future"),
-}
-"""Checks that fail as well where one of others does, the likelier first. Of `scale`, only a mask
-that closes nothing, a wrong axis and mixed heads have consequences: there it `explains`."""
-
 
 class CheckFailed(AssertionError):
     """A report that is not passed; the message is its text."""
 
 
 class Told(Exception):
-    """What came of a check without measuring; the message says why."""
+    """What came of a check without measuring, and why. verdict: of "FAIL" the message is the cause;
+    of "cannot judge" it says what the check lacks; of "not asked", which argument; of "does not
+    apply", what the model has not. give: arguments of `check` to give."""
 
-    verdict: Verdict
-
-    def __init__(self, message: str, *give: str) -> None:
+    def __init__(self, verdict: Verdict, message: str, *give: str) -> None:
         super().__init__(message)
-        self.give = give
+        self.verdict, self.give = verdict, give
 
 
-class Wrong(Told):
-    """Something is wrong; the message is the cause."""
-
-    verdict = "FAIL"
-
-
-class CannotJudge(Told):
-    """A check lacks what it needs; the message says what, and what to give. give: arguments
-    without which another one that was given is of no use."""
-
-    verdict = "cannot judge"
-
-
-class NotAsked(Told):
-    """A check needs arguments that were not given: what each is, by its name."""
-
-    verdict = "not asked"
-
-    def __init__(self, **needed: str) -> None:
-        super().__init__("needs " + " and ".join(needed.values()), *needed)
-
-
-class NotApplicable(Told):
-    """The model has nothing that a check could be about; the message says what."""
-
-    verdict = "does not apply"
+wrong, unsure = partial(Told, "FAIL"), partial(Told, "cannot judge")
 
 
 @dataclass(frozen=True)
@@ -87,8 +56,8 @@ class Result:
     message: evidence of a pass, cause of a failure, or why there is no verdict.
     details: of a failure, by name, where known: "where" it first shows, the smallest "example",
     and a line to "reproduce" it. give: arguments that were not given.
-    change: what was changed in it. explains: whether other checks may fail for the same cause.
-    causes: checks that explain it where they fail too, beside those of `FOLLOWS`.
+    change: what was changed in it, and how far each output moved (N, T). causes: checks that
+    explain it where they fail too, the likelier first; explains: whether it explains others.
     parts: what a check is made of, by their names.
     """
 
@@ -102,17 +71,12 @@ class Result:
     give: tuple[str, ...] = ()
     explains: bool = True
     causes: tuple[str, ...] = ()
-    change: "Change | None" = field(default=None, repr=False)
+    change: "tuple[Change, Tensor] | None" = field(default=None, repr=False)
     parts: "dict[str, Result]" = field(default_factory=dict)
 
     @property
     def title(self) -> str:
         return CHECKS.get(self.name, "")
-
-    @property
-    def counts(self) -> bool:
-        """Whether no model passes where it cannot be judged."""
-        return self.name in ESSENTIAL or bool(self.give)
 
     @property
     def weight(self) -> tuple[int, float]:
@@ -161,60 +125,30 @@ def measured(
     return Result("", verdict, message, difference, tolerance, must_change, **more)
 
 
-def merged(name: str, parts: dict[str, Result], essential: str) -> Result:
-    """The result of a check: of its parts the one that counts most, of passes with the evidence of
-    the first. Without its essential part, if it has one, it is not judged."""
-    found, base = max(parts.values(), key=lambda part: part.weight), parts.get(essential)
-    if base is not None and base.verdict == "cannot judge" and found.verdict != "FAIL":
-        found = base
-    passed = [part.message for part in parts.values() if part.verdict == "PASS"]
-    message = passed[0] if found.verdict == "PASS" else found.message
-    return replace(found, name=name, parts=parts, message=message)
-
-
-@dataclass
-class Tried:
-    """What the checks were asked of. asked: length, rows, mode, precision and seed of batches."""
-
-    asked: set[tuple[int, int, str, str, int]] = field(default_factory=set)
-    notes: list[str] = field(default_factory=list)
-    left_out: list[str] = field(default_factory=list)
-
-    def to_dict(self) -> dict[str, Any]:
-        names = ("lengths", "rows", "modes", "precisions", "seeds")
-        known = {name: sorted({each[n] for each in self.asked}) for n, name in enumerate(names)}
-        return known | {"notes": self.notes, "left_out": self.left_out}
-
-    def __str__(self) -> str:
-        listed = {name: ", ".join(map(str, values)) for name, values in self.to_dict().items()}
-        text = "lengths {lengths}; rows {rows}; {modes} mode; {precisions}; seeds {seeds}"
-        return text.format(**listed) if self.asked else "nothing"
-
-
-class Line(NamedTuple):
-    """A line of a report, and how it is shown: a verdict, "title", "cause", "more" or "end"."""
-
-    text: str
-    style: str
-
-
 @dataclass(frozen=True, repr=False)
 class Report:
-    """The results of all checks of one model."""
+    """The results of all checks of one model. tried: lengths, rows, modes, precisions and seeds of
+    the batches that were asked; notes on them; what was left out as too much work."""
 
     subject: str
     precision: str
     results: tuple[Result, ...]
-    tried: Tried
+    tried: dict[str, list[Any]]
 
     @property
     def verdict(self) -> Literal["PASS", "FAIL", "cannot judge"]:
-        """FAIL if a check fails, "cannot judge" if none passes, or one that counts could not be
-        judged: an essential one, or of a loss that was given."""
-        if self.failures:
+        """FAIL if a check fails, "cannot judge" if one is `decisive`."""
+        if self.of("FAIL"):
             return "FAIL"
-        unsure = any(result.counts for result in self.of("cannot judge"))
-        return "cannot judge" if unsure or not self.of("PASS") else "PASS"
+        return "cannot judge" if self.decisive else "PASS"
+
+    @property
+    def decisive(self) -> Result | None:
+        """What alone keeps a report without failures from PASS: a check that could not be judged
+        and is essential, or of a loss that was given; where no check passes, any."""
+        unsure = self.of("cannot judge")
+        counted = [result for result in unsure if result.name in ESSENTIAL or result.give]
+        return next(iter(counted if self.of("PASS") else (*counted, *unsure, *self.results)), None)
 
     @property
     def passed(self) -> bool:
@@ -237,32 +171,22 @@ class Report:
         return tuple(result for result in self.results if result.verdict == verdict)
 
     @property
+    def follows(self) -> dict[str, str]:
+        """Failures that another one may explain: their names, and that of the other."""
+        explaining = {result.name for result in self.of("FAIL") if result.explains}
+        found: dict[str, str] = {}
+        for result in self.of("FAIL"):
+            if causes := [name for name in result.causes if name in explaining]:
+                found[result.name] = causes[0]
+        return {name: found.get(cause, cause) for name, cause in found.items()}
+
+    @property
     def failures(self) -> tuple[Result, ...]:
         """Those that failed, of these the first causes first."""
         follows = self.follows
         return tuple(sorted(self.of("FAIL"), key=lambda result: result.name in follows))
 
-    @property
-    def follows(self) -> dict[str, str]:
-        """Failures that another one may explain: their names, and that of the other."""
-        failed = {result.name: result for result in self.of("FAIL")}
-        found: dict[str, str] = {}
-        for name, result in failed.items():
-            for cause in (*FOLLOWS.get(name, ()), *result.causes):
-                if cause in failed and failed[cause].explains:
-                    found.setdefault(name, cause)
-        return {name: found.get(cause, cause) for name, cause in found.items()}
-
-    def cause_of(self, result: Result) -> list[str]:
-        """What is said of a result that did not pass: its cause and details, or what it may
-        follow from."""
-        if first := self.follows.get(result.name):
-            return [f"may follow from {first}: mend that first"]
-        names = {"where": "first seen", "example": "smallest example", "reproduce": "reproduce"}
-        details = [f"{names[name]}: {text}" for name, text in result.details.items()]
-        return [result.message, *details]
-
-    def _within(self, verdict: Verdict) -> dict[str, Result]:
+    def with_parts(self, verdict: Verdict) -> dict[str, Result]:
         """Checks of a verdict, and single parts of other checks, in words."""
         found: dict[str, Result] = {}
         for result in self.results:
@@ -272,69 +196,66 @@ class Report:
         return found
 
     @property
-    def not_asked(self) -> dict[str, tuple[str, ...]]:
-        """What was not asked, in words, and the arguments of `check` that would ask it."""
-        return {name: result.give for name, result in self._within("not asked").items()}
-
-    @property
-    def not_judged(self) -> dict[str, str]:
-        """What could not be judged, in words, and why."""
-        return {name: result.message for name, result in self._within("cannot judge").items()}
-
-    @property
-    def decisive(self) -> tuple[str, str]:
-        """Of what could not be judged the first that counts, and why."""
-        unsure = sorted(self.of("cannot judge"), key=lambda result: not result.counts)
-        first = (*unsure, *self.results)[0]
-        return first.name, first.message
-
-    @property
     def end(self) -> str:
         """The verdict with what limits it: what failed, was left out, not judged, not asked."""
         text: str = self.verdict
         if self.failures:
             text += f": {', '.join(result.name for result in self.failures)}"
-        if self.tried.left_out and self.passed:
+        if self.tried["left_out"] and self.passed:
             text += (
-                f", reduced: {', '.join(self.tried.left_out)} left out; build the model small (2 "
-                "layers, width 64, 100 words), or give length=512"
+                f", reduced: {', '.join(self.tried['left_out'])} left out; build the model small "
+                "(2 layers, width 64, 100 words), or give length=512"
             )
-        if unsure := self.not_judged:
-            text += f"; not judged: {', '.join(unsure)}"
-        if unasked := self.not_asked:
-            text += f"; not asked: {', '.join(unasked)}"
+        for said, names in (
+            ("not judged", self.with_parts("cannot judge")),
+            ("not asked", self.with_parts("not asked")),
+        ):
+            text += f"; {said}: {', '.join(names)}" if names else ""
         return text
 
-    def lines(self, everything: bool = False) -> list[Line]:
+    @property
+    def scope(self) -> str:
+        """What was tried, in words."""
+        listed = {name: ", ".join(map(str, values)) for name, values in self.tried.items()}
+        text = "lengths {lengths}; rows {rows}; {modes} mode; {precisions}; seeds {seeds}"
+        return text.format(**listed)
+
+    def lines(self, everything: bool = False) -> list[tuple[str, str]]:
         """The report line by line: failures first, then what could not be judged, then what passed
-        in one line, or each check in lines of its own for `everything`."""
-        lines = [Line(f"{self.subject}, {self.precision}", "title")]
+        in one line, or each check in lines of its own for `everything`. Beside each line its
+        style: a verdict, "title", "cause", "more" or "end"."""
+        lines, follows = [(f"{self.subject}, {self.precision}", "title")], self.follows
+        names = {"where": "first seen", "example": "smallest example", "reproduce": "reproduce"}
         for result in self.failures:
-            lines.append(Line(result.headline, "FAIL"))
-            lines += [Line(f"      {text}", "cause") for text in self.cause_of(result)]
-        for why, names in _gathered(self.not_judged).items():
-            lines.append(Line(f"?     {names}: {why}", "cannot judge"))
+            said = [result.message, *(f"{names[k]}: {v}" for k, v in result.details.items())]
+            if first := follows.get(result.name):
+                said = [f"may follow from {first}: mend that first"]
+            lines.append((result.headline, "FAIL"))
+            lines += [(f"      {text}", "cause") for text in said]
+        unsure = {name: part.message for name, part in self.with_parts("cannot judge").items()}
+        for why, unjudged in _gathered(unsure).items():
+            lines.append((f"?     {unjudged}: {why}", "cannot judge"))
         passed = self.of("PASS")
         if passed and not everything:
-            lines.append(Line(f"PASS  {', '.join(result.name for result in passed)}", "PASS"))
+            lines.append((f"PASS  {', '.join(result.name for result in passed)}", "PASS"))
         for result in passed if everything else ():
-            lines.append(Line(result.headline, "PASS"))
+            lines.append((result.headline, "PASS"))
             for name, part in result.parts.items():
                 if part.verdict == "PASS":
-                    lines.append(Line(f"      {name}: {part.message}", "more"))
-        asked = _gathered({name: "=, ".join(give) for name, give in self.not_asked.items()})
-        apart = _gathered({each.name: each.message for each in self.of("does not apply")})
+                    lines.append((f"      {name}: {part.message}", "more"))
+        give = {name: "=, ".join(part.give) for name, part in self.with_parts("not asked").items()}
+        apart = {each.name: each.message for each in self.of("does not apply")}
         more = {
-            "not asked": "; ".join(f"{names} (give {give}=)" for give, names in asked.items()),
-            "does not apply": "; ".join(f"{names}: {why}" for why, names in apart.items()),
-            "tried": str(self.tried),
+            "not asked": [f"{asked} (give {needed}=)" for needed, asked in _gathered(give).items()],
+            "does not apply": [f"{these}: {why}" for why, these in _gathered(apart).items()],
+            "tried": [self.scope],
         }
-        lines += [Line(f"{name}: {text}", "more") for name, text in more.items() if text]
-        lines += [Line(f"note: {note}", "more") for note in self.tried.notes]
-        return [*lines, Line(self.end, "end")]
+        lines += [(f"{name}: {'; '.join(said)}", "more") for name, said in more.items() if said]
+        lines += [(f"note: {note}", "more") for note in self.tried["notes"]]
+        return [*lines, (self.end, "end")]
 
     def __str__(self) -> str:
-        return "\n".join(line.text for line in self.lines())
+        return "\n".join(text for text, _ in self.lines())
 
     __repr__ = __str__
 
@@ -346,7 +267,7 @@ class Report:
             "precision": self.precision,
             "passed": self.passed,
             "verdict": self.verdict,
-            "tried": self.tried.to_dict(),
+            "tried": self.tried,
             "checks": [each.to_dict() | follows.get(each.name, {}) for each in self.results],
         }
 

@@ -3,41 +3,37 @@
 import torch
 from torch import Tensor, nn
 
-from toytrans.checks.batch import (
-    MOST_IN_SINGLE,
-    MOST_ROUNDING,
-    TOLERANCE,
-    Batch,
-    apart,
-    largest,
-)
-from toytrans.checks.modes import zeroed
-from toytrans.checks.result import CannotJudge, NotApplicable, Result, measured
-from toytrans.checks.subject import Ids, copy_of
+from toytrans.checks.batch import MOST_IN_SINGLE, MOST_ROUNDING, TOLERANCE, Batch, apart, largest
+from toytrans.checks.result import Result, Told, measured, unsure, wrong
+from toytrans.checks.subject import Ids, zeroed
 from toytrans.errors import UserError
 
 
+@torch.no_grad()
 def steps_are_the_pass(batch: Batch) -> Result:
-    """Decoding step by step = one parallel pass. A function that was given decodes other rows of
-    the same shape afterwards, in which what it keeps of the first ones would show."""
+    """Decoding step by step = one parallel pass. A function that was given runs the model as it
+    came, not the copy; it decodes other rows of the same shape afterwards, in which what it keeps
+    of the first ones would show."""
     if batch.setting.length > 64:
-        raise NotApplicable("steps of longer batches take long")
+        raise Told("does not apply", "steps of longer batches take long")
     # targets of one length, sources of several
     count = max(len(target) for _, target in batch.pairs)
     ids, _ = batch.made_of([(source, batch.row(count)) for source, _ in batch.pairs])
     real = batch.facts.real_inputs(ids.tgt_in).sum(1)
     ids = Ids(ids.src, ids.tgt_in[:, : int(real.min()) if batch.facts.has_source else None])
-    # a function that was given runs the model as it came, not the copy
-    runs_the_model = batch.model.generate is not None
+    asked, opened = [ids], batch.model.opened
+    if batch.model.generate is None:
+        opened = ()
+    else:
+        asked.append(Ids(ids.src.flip(0), ids.tgt_in.flip(0)))
     results: list[Result] = []
-    others = Ids(ids.src.flip(0), ids.tgt_in.flip(0))
-    for rows in (ids, others) if runs_the_model else (ids,):
+    for rows in asked:
         before = torch.get_rng_state()
         try:
             made = _steps(batch, rows)
             draws = not torch.equal(before, torch.get_rng_state())
             if draws and not torch.allclose(made, _steps(batch, rows), equal_nan=True):
-                raise CannotJudge(
+                raise unsure(
                     "generate gives two answers to one input: is dropout left on in it (call "
                     "model.eval() first), or does it sample?"
                 )
@@ -45,39 +41,41 @@ def steps_are_the_pass(batch: Batch) -> Result:
             if not results:
                 raise
             cause = f"{error}, at a second call after one that it answered: is its cache emptied?"
-            return measured(1.0, 0.0, "", cause)
+            raise wrong(cause) from error
         judged = _judged_logits if made.is_floating_point() else _judged_ids
-        with zeroed(batch.model.opened if runs_the_model else ()):
+        with zeroed(opened):
             results.append(judged(batch, rows, made))
-    return max(results, key=lambda result: (result.verdict == "FAIL", result.difference))
+    return max(results, key=lambda result: result.weight)
 
 
-@torch.no_grad()
 def _steps(batch: Batch, ids: Ids, positions: bool = True) -> Tensor:
     return batch.model.step(ids.src.clone(), ids.tgt_in.clone(), positions)
 
 
-@torch.no_grad()
-def _parallel(batch: Batch, src: Tensor, tgt_in: Tensor) -> tuple[Tensor, float]:
-    """The logits of a parallel pass, and how far others may be apart which the model gives in the
-    precision that it came in. Raises CannotJudge where they are one for all ids."""
-    logits, came_as = batch.ask(src, tgt_in), batch.model.came_as or batch.logits.dtype
+def _parallel(
+    batch: Batch, src: Tensor, tgt_in: Tensor, made_in: torch.dtype
+) -> tuple[Tensor, float]:
+    """The logits of a parallel pass, and how far what steps made in some precision may be from
+    them: more where they run the model in the one that it came in, whose rounding is measured.
+    Raises Told where logits are one for all ids."""
+    logits, model = batch.ask(src, tgt_in), batch.model
     if not largest(apart(logits, logits[:1, :1]).nan_to_num()):
-        raise CannotJudge("the model as it came gives one answer to everything; train it a step")
+        why = "the model as it came gives one answer to everything; train it a step"
+        raise unsure(why)
+    came_as = model.came_as or batch.logits.dtype
+    if model.generate is None or made_in == batch.logits.dtype == came_as:
+        return logits, batch.tolerance
     near = max(batch.tolerance, MOST_IN_SINGLE * batch.typical_logit)
-    if came_as in TOLERANCE or not (own := copy_of(batch.model, came_as)):
-        return logits, near
-    rounded = own.ask(*batch.ids).to(batch.logits.dtype)
-    by = batch.differ(rounded, batch.logits, batch.real)  # what its own rounding does
-    return logits, max(near, min(3 * by, MOST_ROUNDING * batch.typical_logit))
+    if came_as not in TOLERANCE and (own := model.copied(came_as)):
+        rounded = own.ask(*batch.ids).to(batch.logits.dtype)
+        by = batch.differ(rounded, batch.logits, batch.real)
+        near = max(near, min(3 * by, MOST_ROUNDING * batch.typical_logit))
+    return logits, near
 
 
 def _judged_logits(batch: Batch, ids: Ids, steps: Tensor) -> Result:
     """Logits made step by step beside the parallel pass."""
-    parallel, near = _parallel(batch, *ids[:2])
-    came_as = batch.model.came_as or batch.logits.dtype
-    same_precision = steps.dtype == batch.logits.dtype == came_as or not batch.model.generate
-    tolerance = batch.tolerance if same_precision else near
+    parallel, tolerance = _parallel(batch, *ids[:2], steps.dtype)
     moved = batch.moved(steps.to(parallel.dtype), parallel)
     bad = (~(moved <= tolerance)).any(0).nonzero()[:, 0].tolist()
     evidence, cause = f"{steps.shape[1]} steps = one parallel pass", ""
@@ -113,14 +111,14 @@ def _judged_ids(batch: Batch, ids: Ids, made: Tensor) -> Result:
     start = facts.start_id if facts.decoding_start is None else facts.decoding_start
     if facts.has_source:
         if start is None:
-            raise CannotJudge("needs the id that decoding starts with (start_id=...)")
+            raise unsure("needs the id that decoding starts with (start_id=...)")
         if not bool((made[:, :1] == start).all()):
             made = nn.functional.pad(made, (1, 0), value=start)
     decoded = made[:, first:]
     ended, live = _ended(batch, decoded)
     if not bool(live.any()):
-        raise CannotJudge("generate gave no id behind those that it began with")
-    logits, near = _parallel(batch, ids.src, made)
+        raise unsure("generate gave no id behind those that it began with")
+    logits, near = _parallel(batch, ids.src, made, made.dtype)
     logits = logits[:, first - 1 : -1]
     behind = [
         apart(logits.amax(-1), logits.gather(-1, x[..., None])[..., 0]) for x in (decoded, ended)

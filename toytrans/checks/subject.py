@@ -1,20 +1,20 @@
-"""A model under check: what is known of it, the five methods through which it is asked, and its
-copies, in another precision or mode, without dropout."""
+"""A model under check: what is known of it, the methods through which it is asked, and its copies,
+in another precision or mode, without dropout."""
 
 import contextlib
 import copy
 import inspect
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
 from types import FunctionType
 from typing import Any, Literal, NamedTuple, Self
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
+from torch.overrides import TorchFunctionMode
 
-from toytrans.checks.modes import NoDropout, restored
-from toytrans.checks.result import NotAsked, Told
+from toytrans.checks.result import Told
 from toytrans.errors import UserError
 
 Kind = Literal["encoder-decoder", "decoder", "encoder"]
@@ -49,11 +49,11 @@ class Facts:
     """What is known of a model.
 
     decoding_start: the id that decoding starts with; start_id: the one that tgt_in starts with.
-    source_size: ids of the source, if not `vocabulary_size`. max_length: the most places. ignored:
-    labels that stand for pads. equal_lengths: it takes source and target of one length alone, so
+    source_size: ids of the source, if not `vocabulary_size`. max_length: the most places.
+    equal_lengths: it takes source and target of one length alone, so
     the shorter is filled up with pads. time_first: ids are (L, B), logits (T, B, V).
-    masks_from_ids: the model makes its masks from ids alone; takes_masks: it is given those of
-    tgt_in; takes_positions: and positions, which count from the first token that is not closed.
+    masks_from_ids: the model makes its masks from ids alone, and is given none; takes_positions:
+    it is given positions too, which count from the first token that is not closed.
     scale: what scores are multiplied with, if not 1 / root of d_head. is_textbook: norms, residual
     connections, scale and rows without keys are meant as in Vaswani et al. (2017), and whatever it
     raises is an error of this package. hides_causes: what fails may be told, and not why.
@@ -69,11 +69,9 @@ class Facts:
     decoding_start: int | None = None
     source_size: int | None = None
     max_length: int | None = None
-    ignored: tuple[int, ...] | None = None
     equal_lengths: bool = False
     time_first: bool = False
     masks_from_ids: bool = True
-    takes_masks: bool = False
     takes_positions: bool = False
     scale: float | None = None
     is_textbook: bool = False
@@ -110,28 +108,28 @@ class Facts:
         """Which decoder inputs are real, (B, T): the first whatever its id, since Marian and T5
         start with their pad id."""
         real = tgt_in != self.pad_id
-        if not real.shape[1] or self.kind == "encoder":
-            return real
-        real[:, :1] = True
+        real[:, :1] |= self.is_causal
         return real
 
     def real_labels(self, tgt_out: Tensor) -> Tensor:
-        ignored = self.ignored or (self.pad_id, IGNORED)
-        if self.pad_id == self.eos_id and bool((tgt_out == IGNORED).any()):
-            ignored = (IGNORED,)  # the end has the pad's id, and pads are told by their label
-        return ~torch.isin(tgt_out, torch.tensor(ignored))
+        """Which labels stand for no pads, (B, T); where the end has the pad's id, pads are told by
+        their label."""
+        is_ignored, is_pad = tgt_out == IGNORED, tgt_out == self.pad_id
+        if self.pad_id == self.eos_id and bool(is_ignored.any()):
+            return ~is_ignored
+        return ~(is_ignored | is_pad)
 
 
 class Adapter:
-    """How a model is asked: `answer`, `ask`, `batch`, `loss` and `step`. This is how a callable is,
-    and what other kinds of models change.
+    """How a model is asked: `answer`, `batch`, `loss`, `own_loss`, `step`. This is how a callable
+    is, and what other kinds of models change.
 
     call: (src (B, S), tgt_in (B, T)) -> logits (B, T, V); a model of one stream takes ids alone.
-    embeddings: of source and target ids. given_loss: (logits (B, T, V), tgt_out (B, T)) -> the
-    mean. maker: pairs -> src, tgt_in, tgt_out. generate: (src, tgt_in) -> logits made step by
+    embedding: of source and target ids. loss: (logits (B, T, V), tgt_out (B, T)) -> the mean.
+    batch: pairs -> src, tgt_in, tgt_out. generate: (src, tgt_in) -> logits made step by
     step, or src -> ids (B, L) decoded greedily.
 
-    Of a copy (`copy_of`): `precision`, None as the model came; `training`, its mode; `opened`,
+    Of a copy: `precision`, None as the model came; `training`, its mode; `opened`,
     weights that are all zero in the model, and here small random numbers; `came_as`, the coarsest
     precision of the model's weights. Found out while it is asked: `overwritten`, which of the ids
     that it is handed it changes; `drops_masked`, whether dropout is handed masked scores.
@@ -147,13 +145,13 @@ class Adapter:
         self,
         call: Callable[..., Any],
         facts: Facts,
-        embeddings: tuple[nn.Module, nn.Module] | None = None,
+        embedding: tuple[nn.Module, ...] | None = None,
         loss: Callable[[Tensor, Tensor], Any] | None = None,
-        maker: Callable[[Symbols], Any] | None = None,
+        batch: Callable[[Symbols], Any] | None = None,
         generate: Callable[..., Any] | None = None,
     ) -> None:
-        self.call, self.facts, self.embeddings = call, facts, embeddings
-        self.given_loss, self.maker, self.generate = loss, maker, generate
+        self.call, self.facts, self.embeddings = call, facts, embedding
+        self.given_loss, self.maker, self.generate = loss, batch, generate
         self.overwritten: set[str] = set()
 
     @property
@@ -165,12 +163,39 @@ class Adapter:
     def mode(self) -> str:
         return "train" if self.training else "eval"
 
-    def on(self, call: Callable[..., Any], embeddings: Any, **facts: Any) -> Self:
-        """The same for another call, as a copy of the module, with other facts."""
-        made = copy.copy(self)
-        made.call, made.embeddings, made.overwritten = call, embeddings, set()
-        made.facts = replace(self.facts, **facts)
-        return made
+    def copied(self, precision: torch.dtype | None = None, training: bool = False) -> Self | None:
+        """The same on a copy of its module, in train mode without dropout; None where it has no
+        copy.
+
+        Weights that are all zero, as in freshly built branches that start closed, become small
+        random numbers: nothing could be seen through them.
+        """
+        names = {} if self.module is None else {p: name for name, p in self.module.named_modules()}
+        runs_the_original = any(isinstance(vars(p).get("forward"), FunctionType) for p in names)
+        if not names or runs_the_original or any(p not in names for p in self.embeddings or ()):
+            return None
+        try:
+            made = copy.deepcopy(self.module)
+        except Exception:  # tensors inside a graph, locks, open files: anything may refuse
+            return None
+        assert made is not None
+        made.eval().cpu()
+        parts = dict(made.named_modules())
+        found = copy.copy(self)
+        found.call, found.overwritten = made, set()
+        found.embeddings = self.embeddings and tuple(parts[names[p]] for p in self.embeddings)
+        dtypes = {p.dtype for p in made.parameters() if p.is_floating_point()}
+        found.came_as = max(dtypes, key=lambda dtype: torch.finfo(dtype).eps, default=None)
+        if precision is not None:
+            made.to(precision)
+        found.opened = () if self.facts.is_textbook else _randomize_zero_weights(made)
+        for parameter in made.parameters():
+            parameter.requires_grad_(parameter.is_floating_point())
+        if training:
+            made.train()
+            _without_dropout(made)
+        found.precision, found.training = precision, training
+        return found
 
     def answer(self, src: Tensor, tgt_in: Tensor, closed: Tensor | None = None) -> Any:
         """What the model itself gives, batch first. closed: see `Ids`."""
@@ -237,35 +262,34 @@ class Adapter:
             tgt_out = padded([t + end for _, t in pairs], facts.pad_id)
             return src, tgt_in, tgt_out if start and end and facts.is_causal else None
         made = self.foreign("the batch maker", self.maker, pairs)
-        parts: list[Any] = (
-            list(made) if isinstance(made, tuple | list) and len(made) == 3 else [None]
-        )
-        of_ids = [part for n, part in enumerate(parts) if n < 2 or part is not None]
-        is_right = [isinstance(x, Tensor) and x.dtype == torch.int64 and x.dim() == 2 and
-                    len(x) == len(pairs) for x in of_ids]  # fmt: skip
-        if not all(is_right):
+        is_three = isinstance(made, tuple | list) and len(made) == 3
+        parts: Any = made if is_three else [None] * 3
+        src, tgt_in, tgt_out = parts
+
+        def are_ids(x: Any) -> bool:
+            is_right = isinstance(x, Tensor) and x.dtype == torch.int64 and x.dim() == 2
+            return is_right and len(x) == len(pairs)
+
+        are_right = are_ids(src) and are_ids(tgt_in)
+        if are_right and tgt_out is not None:
+            are_right = are_ids(tgt_out) and tgt_out.shape == tgt_in.shape
+        if not are_right:
             raise UserError(
                 f"the batch maker gave {_described(made)}; expected src (B, S), tgt_in (B, T) and "
                 f"tgt_out (B, T), tensors of int64 ids, a row for each of {len(pairs)} pairs"
-            )
-        src, tgt_in, tgt_out = parts
-        if tgt_out is not None and tgt_in.shape != tgt_out.shape:
-            raise UserError(
-                f"the batch maker gave tgt_in {tuple(tgt_in.shape)} and tgt_out "
-                f"{tuple(tgt_out.shape)}; expected one label for each decoder input"
             )
         starts, ends = (tgt_in[:, :2] == facts.pad_id).all(1), tgt_in[:, -1] != facts.pad_id
         if facts.is_causal and bool((starts & ends).any()):
             raise UserError("the batch maker pads targets on the left; check asks with pads behind")
         return src, tgt_in, tgt_out
 
-    def loss(self, logits: Tensor, tgt_out: Tensor, ids: Ids | None = None) -> Tensor | None:
-        """The mean loss, a scalar. With ids it is the model's own of these, which may hold other
-        terms; None where it has none. Raises UserError where it is no scalar."""
-        if ids is not None:
-            return None
-        if self.given_loss is None:
-            raise NotAsked(loss="a loss function")
+    def own_loss(self, src: Tensor, tgt_in: Tensor, tgt_out: Tensor) -> Tensor | None:
+        """The loss that the model itself gives, which may hold other terms; None where none."""
+        return None
+
+    def loss(self, logits: Tensor, tgt_out: Tensor) -> Tensor:
+        """The mean loss, a scalar. Raises UserError where it is none."""
+        assert self.given_loss is not None
         asked = "the loss function, given (logits (B, T, V), tgt_out (B, T)),"
         value = self.foreign(asked, self.given_loss, logits, tgt_out)
         if not isinstance(value, Tensor) or value.numel() != 1:
@@ -278,7 +302,7 @@ class Adapter:
         """Decoding step by step: the logits (B, T, V) of each step for tgt_in, or ids (B, L) that
         are decoded greedily. positions: they are given, where the model takes them."""
         if self.generate is None:
-            raise NotAsked(generate="decoding step by step with a cache")
+            raise Told("not asked", "needs decoding step by step with a cache", "generate")
         taken = [p for p in arguments(self.generate) if p.default is p.empty]
         takes_both = sum(p.kind in BY_PLACE for p in taken) > 1
         prompt = src if self.facts.has_source else tgt_in[:, :2]
@@ -293,8 +317,7 @@ class Adapter:
                 "logits (B, T, V), of each step" if takes_both else "ids (B, L), decoded greedily"
             )
             raise UserError(f"generate gave {_described(steps)}; expected {what}")
-        found: Tensor = steps if takes_both else steps.long().cpu()
-        return found
+        return steps if takes_both else steps.long().cpu()
 
     def foreign(self, what: str, function: Callable[..., Any], *given: Any) -> Any:
         """Call a function that may be somebody else's; what it raises becomes one line."""
@@ -310,44 +333,6 @@ class Adapter:
 
 
 # Copies ----------------------------------------------------------------------------------------
-
-
-def copy_of(
-    model: Adapter, precision: torch.dtype | None = None, training: bool = False
-) -> Adapter | None:
-    """The model on a copy of its module, in train mode without dropout; None where it has no copy.
-
-    Weights that are all zero, as in freshly built branches that start closed, become small random
-    numbers: nothing could be seen through them.
-    """
-    module = model.module
-    if module is None:
-        return None
-    names = {part: name for name, part in module.named_modules()}
-    if any(isinstance(vars(part).get("forward"), FunctionType) for part in names):
-        return None  # this function would still run the original's modules
-    if any(part not in names for part in model.embeddings or ()):
-        return None  # a copy would not use these embeddings
-    try:
-        made = copy.deepcopy(module)
-    except Exception:  # tensors inside a graph, locks, open files: anything may refuse
-        return None
-    made = made.eval().cpu()
-    modules = dict(made.named_modules())
-    embeddings = model.embeddings and tuple(modules[names[part]] for part in model.embeddings)
-    found = model.on(made, embeddings)
-    dtypes = {p.dtype for p in made.parameters() if p.is_floating_point()}
-    found.came_as = max(dtypes, key=lambda dtype: torch.finfo(dtype).eps, default=None)
-    if precision is not None:
-        made.to(precision)
-    found.opened = () if model.facts.is_textbook else _randomize_zero_weights(made)
-    for parameter in made.parameters():
-        parameter.requires_grad_(parameter.is_floating_point())
-    if training:
-        made.train()
-        _without_dropout(made)
-    found.precision, found.training = precision, training
-    return found
 
 
 @torch.no_grad()
@@ -382,6 +367,50 @@ def _without_dropout(module: nn.Module) -> None:
             if is_named and isinstance(value, float) and 0 < value <= 1:
                 with contextlib.suppress(Exception):
                     setattr(owner, name, 0.0)
+
+
+DROPOUTS = {F.dropout, F.dropout1d, F.dropout2d, F.dropout3d, torch.dropout}
+DROPOUTS |= {F.alpha_dropout, F.feature_alpha_dropout}
+
+
+class NoDropout(TorchFunctionMode):
+    """Dropout that a model calls as a function, with a rate that no attribute holds, does nothing.
+    drops_masked: whether it is handed scores of which some are masked."""
+
+    drops_masked = False
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        named = kwargs or {}
+        if func in DROPOUTS:
+            given = args[0] if args else named["input"]
+            if given.numel() and bool(given.detach().min() < -1e4):
+                self.drops_masked = True
+            return given
+        if func is F.scaled_dot_product_attention and "dropout_p" in named:
+            named = named | {"dropout_p": 0.0}
+        return func(*args, **named)
+
+
+@contextlib.contextmanager
+def restored(tensors: Iterable[Tensor]) -> Iterator[list[Tensor]]:
+    """Tensors, which are afterwards what they were."""
+    kept = [(tensor, tensor.detach().clone()) for tensor in tensors]
+    try:
+        yield [tensor for tensor, _ in kept]
+    finally:
+        with torch.no_grad():
+            for tensor, value in kept:
+                if tensor.shape == value.shape and not torch.equal(tensor, value):
+                    tensor.data.copy_(value)
+
+
+@contextlib.contextmanager
+def zeroed(tensors: Iterable[Tensor]) -> Iterator[None]:
+    """Parameters are all zero meanwhile."""
+    with restored(tensors) as kept:
+        for tensor in kept:
+            tensor.data.zero_()
+        yield
 
 
 # What models take and give -----------------------------------------------------------------------

@@ -6,11 +6,9 @@ import torch
 from torch import Tensor, nn
 
 from toytrans.checks.attention import attention_seen, attentions
-from toytrans.checks.batch import Batch, largest
-from toytrans.checks.embeddings import embeddings_changed
-from toytrans.checks.modes import zeroed
-from toytrans.checks.result import CannotJudge, NotApplicable, Result, measured
-from toytrans.checks.subject import Ids
+from toytrans.checks.batch import Batch, embeddings_changed, largest
+from toytrans.checks.result import Result, Told, measured, unsure
+from toytrans.checks.subject import Ids, zeroed
 
 # the last matrix of a sub-layer, by its name in toytrans, torch, BART and its kin, T5, BERT, and
 # the Annotated Transformer
@@ -34,47 +32,39 @@ def _ends(batch: Batch) -> tuple[dict[str, nn.Module], dict[str, nn.Module]]:
     return attention, {name: modules[name] for name in modules if attention and name in known}
 
 
-def _weights(ends: dict[str, nn.Module], half: str) -> list[Tensor]:
-    """Of modules in the "encoder" or the "decoder", by the word that a name says first."""
-    found: list[Tensor] = []
-    for name, module in ends.items():
-        word = HALF.search(name)
-        if word is not None and half.startswith(word[0]):
-            found += list(module.parameters())
-    return found
-
-
 def input_passes_by(batch: Batch) -> Result:
-    """With every sub-layer silenced whose name is known, or attention where names are not, logits
+    """With attention silenced, and feed-forward where both halves have names that are known, logits
     still depend on the input: residual connections carry it past (He et al. 2016; Vaswani et al.
     2017, section 3.1)."""
-    attention, forward = _ends(batch)
     ids = batch.pair(4, 9)
-    queries, keys = ids.tgt_in.shape[1], ids.src.shape[1]
     src = torch.where(torch.isin(ids.src, batch.symbols), batch.other(ids.src), ids.src)
     later = torch.cat((ids.tgt_in[:, :1], batch.other(ids.tgt_in[:, 1:])), 1)
-    silenced = {(queries, queries), (queries, keys)}
-    sides = {"decoder": (silenced, Ids(ids.src, later))}
-    halves: dict[str, list[Tensor]] = {}
+    # of each half how many queries its attentions have, other ids, and the feed-forward weights
+    sides = {"decoder": (ids.tgt_in.shape[1], Ids(ids.src, later), list[Tensor]())}
     if batch.facts.has_source:
-        sides = {"encoder": ({(keys, keys)}, Ids(src, ids.tgt_in))} | sides
-        halves = {side: _weights(attention | forward, side) for side in sides}
-    is_named, by = bool(halves) and all(halves.values()), {}
-    for side, (silent, changed) in sides.items():
-        weights, logits = halves[side] if is_named else [], []
-        silent = set() if is_named else silent
+        sides = {"encoder": (ids.src.shape[1], Ids(src, ids.tgt_in), list[Tensor]())} | sides
+    attention, forward = _ends(batch)
+    for name, module in forward.items():
+        if word := HALF.search(name):  # the first that a name says
+            for side in sides:
+                sides[side][2].extend(module.parameters() if side.startswith(word[0]) else ())
+    is_named, by = all(weights for _, _, weights in sides.values()), {}
+    for side, (queries, changed, weights) in sides.items():
+        logits = []
         for asked in (ids, changed):
             handed = asked.src.clone(), asked.tgt_in.clone()
-            with zeroed(weights), attention_seen(None, *handed, silent=silent) as seen:
+            off = zeroed(weights if is_named else ())
+            with off, attention_seen(None, *handed, silent=queries) as seen:
                 logits.append(batch.model.ask(*handed))
-        if is_named or sum(a.is_attention and a.shape in silent for a in seen) > 1:
+        count = sum(each.is_attention and each.shape[0] == queries for each in seen)
+        if count > 1 or (count and is_named):  # a single one may be no layer of a stack
             by[side] = largest(batch.moved(*logits)[:, 1:])
     if not by:
-        raise NotApplicable("no attention is seen in more than one layer")
+        raise Told("does not apply", "no attention is seen in more than one layer")
     least = min(by, key=lambda side: by[side])
-    is_whole = batch.facts.is_textbook or all(_weights(forward, side) for side in sides)
-    if is_named and not is_whole and not by[least] > batch.tolerance:
-        raise CannotJudge(
+    is_whole = is_named or not attention or not batch.facts.has_source or batch.facts.is_textbook
+    if not is_whole and not by[least] > batch.tolerance:  # what else is in such layers, who knows
+        raise unsure(
             f"with the {least}'s attention silenced its input changes nothing; needs layers of "
             "attention and feed-forward, with known names, on both sides"
         )
@@ -91,21 +81,19 @@ def input_passes_by(batch: Batch) -> Result:
 def scale_is_normed(batch: Batch) -> Result:
     """Embeddings a million times as large give no larger logits than a thousand times: layer
     normalisation holds them (Ba et al. 2016)."""
-    sizes = []
-    for factor in (1e3, 1e6):
 
-        def larger(_: str, embedded: Tensor, by: float = factor) -> Tensor:
-            return embedded * by
-
-        with embeddings_changed(batch, larger) as met:
+    def asked(factor: float) -> tuple[float, set[str]]:
+        with embeddings_changed(batch, lambda _, embedded: embedded * factor) as met:
             logits = batch.ask(*batch.ids)[batch.real]
-        sizes.append(largest(logits[:, batch.counted_ids & (logits.abs() < 1e30).all(0)]))
-    ratio = sizes[1] / max(sizes[0], 1e-30)
+        return largest(logits[:, batch.counted_ids & (logits.abs() < 1e30).all(0)]), met
+
+    (small, met), (large, _) = asked(1e3), asked(1e6)
+    ratio = large / max(small, 1e-30)
     cause = f"embeddings 1,000 times as large make logits {ratio:,.0f} times as large: nothing "
     if not ratio <= 10 and not batch.facts.is_textbook:
-        raise CannotJudge(f"{cause}normalises what the layers pass on, which may be meant")
+        raise unsure(f"{cause}normalises what the layers pass on, which may be meant")
     if batch.facts.has_source and met != {"src", "tgt"}:
-        raise CannotJudge("needs the embeddings of both source and target (embedding=...)")
+        raise unsure("needs the embeddings of both source and target (embedding=...)")
     return measured(
         ratio,
         10.0,
@@ -119,8 +107,8 @@ def feed_forward_at_work(batch: Batch) -> Result:
     attention, ends = _ends(batch)
     if not ends and not batch.facts.is_textbook:
         if batch.model.module is None or not attentions(batch):
-            raise NotApplicable("needs layers of attention and feed-forward")
-        raise CannotJudge("no feed-forward sub-layer has a name that is known")
+            raise Told("does not apply", "needs layers of attention and feed-forward")
+        raise unsure("no feed-forward sub-layer has a name that is known")
     by = {}
     for name, module in ends.items():
         with zeroed(module.parameters()):

@@ -88,7 +88,6 @@ def check(
     loss cannot be judged. One line then says what to give.
     """
     from toytrans import check as ask
-    from toytrans.checks.adapters.callables import MoreThanIds
 
     # which nn.Transformer makes, or does not make
     warnings.filterwarnings("ignore", ".*nested.tensor", UserWarning)
@@ -96,17 +95,20 @@ def check(
     asked = {name: value for name, value in (("length", length), ("only", only)) if value}
     try:
         report = ask(**({"progress": Progress()} | given | asked))
-    except MoreThanIds as error:
-        typer.echo(error.wrapper, err=True)
-        raise UserError(f"{error.message}. It is printed above") from None
+    except UserError as error:
+        message, _, wrapper = str(error).partition("\n\n")
+        if not wrapper:
+            raise
+        typer.echo(wrapper, err=True)
+        raise UserError(f"{message}. It is printed above") from None
     report = replace(report, subject=model or report.subject)
     if as_json:
         print(json_text(report.to_dict() | {"fault": planted}))
     else:
         _print(report, planted, everything)
-    if report.verdict == "cannot judge":
-        name, why = report.decisive
-        raise UserError(f"cannot judge {report.subject}: {name}: {why}")
+    if report.verdict == "cannot judge" and report.decisive is not None:
+        found = report.decisive
+        raise UserError(f"cannot judge {report.subject}: {found.name}: {found.message}")
     if not report.passed:
         raise typer.Exit(1)
 
@@ -190,11 +192,9 @@ def _print(report: "Report", fault: str | None, everything: bool) -> None:
     """The lines of a report, and the card of a fault."""
     console = output()
     warn_of_fault(fault)
-    for line in report.lines(everything):
-        text = textwrap.fill(
-            line.text, console.width, subsequent_indent=" " * 6, break_on_hyphens=False
-        )
-        console.print(plain_lines(text), style=STYLES.get(line.style, ""))
+    for line, style in report.lines(everything):
+        text = textwrap.fill(line, console.width, subsequent_indent=" " * 6, break_on_hyphens=False)
+        console.print(plain_lines(text), style=STYLES.get(style, ""))
     if not is_sealed(fault) and (name := opened(fault)):
         print_card(name)
 

@@ -351,7 +351,7 @@ def checks(report: Checks) -> Section:
         seen = html("{}", each.message) + html("").join(details)
         verdict = Cell(each.verdict, each.verdict.replace(" ", "-"))
         rows.append([each.name, each.title, verdict, seen])
-    text = f"{report.subject}, {report.precision}: {report.end}. Tried: {report.tried}."
+    text = f"{report.subject}, {report.precision}: {report.end}. Tried: {report.scope}."
     table = Grid(["check", "what it asks", "verdict", "what was seen"], rows, "data checks")
     return Section("check", "Checks", text=text, table=table)
 

@@ -7,12 +7,11 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from toytrans.checks.result import NotApplicable
+from toytrans.checks.result import Told
 from toytrans.checks.subject import (
     IGNORED,
     Adapter,
     Facts,
-    Ids,
     Kind,
     Symbols,
     arguments,
@@ -69,9 +68,6 @@ def of_hugging_face(model: Any, given: dict[str, Any], hands: dict[str, Any]) ->
         if known["start_id"] is None or "pad_id" not in known:
             missing = "pad_id" if "pad_id" not in known else "start_id"
             raise UserError(f"{name} does not say its {missing} in its config; give {missing}=...")
-        if known["pad_id"] == known.get("eos_id"):
-            # such a pad can only be told by its place: HF then ignores -100 alone
-            known.setdefault("ignored", (IGNORED,))
     else:
         # its pads are known by their mask: any id serves
         taken = {known.get(name) for name in ("eos_id", "start_id", "decoding_start")}
@@ -84,7 +80,6 @@ def of_hugging_face(model: Any, given: dict[str, Any], hands: dict[str, Any]) ->
     positions = "position_ids" in (argument.name for argument in arguments(model))
     facts = Facts(
         masks_from_ids=False,
-        takes_masks=kind != "encoder-decoder",
         takes_positions=positions and kind == "decoder",
         **known,
     )
@@ -118,20 +113,16 @@ class HuggingFace(Adapter):
             named["attention_mask"] = facts.real_source(src).long()  # 1 = keep
             named["decoder_attention_mask"] = facts.real_inputs(tgt_in).long()
             return self.call(input_ids=src, decoder_input_ids=tgt_in, **named)
-        real = tgt_in != facts.pad_id if closed is None else ~closed
-        if closed is None and facts.start_id == facts.pad_id:
-            real = facts.real_inputs(tgt_in)
+        real = facts.real_inputs(tgt_in) if closed is None else ~closed
         is_moved = closed is not None or not bool(real[:, 0].all())
         if facts.takes_positions and is_moved:  # places count from the first token
             named["position_ids"] = (real.cumsum(1) - 1).clamp(min=0)
         return self.call(input_ids=tgt_in, attention_mask=real.long(), **named)
 
-    def loss(self, logits: Tensor, tgt_out: Tensor, ids: Ids | None = None) -> Tensor | None:
-        if ids is None:
-            return super().loss(logits, tgt_out)
+    def own_loss(self, src: Tensor, tgt_in: Tensor, tgt_out: Tensor) -> Tensor | None:
         if not self.has_own_loss:
             return None
-        answer = self.foreign("its own loss", self.answer, *ids[:2], None, tgt_out)
+        answer = self.foreign("its own loss", self.answer, src, tgt_in, None, tgt_out)
         return getattr(answer, "loss", None)
 
     def step(self, src: Tensor, tgt_in: Tensor, positions: bool = True) -> Tensor:
@@ -160,7 +151,7 @@ class HuggingFace(Adapter):
                 out = model(**named)
                 kept = getattr(out, name, None)
                 if kept is None:
-                    raise NotApplicable("the model hands on no cache to decode with")
+                    raise Told("does not apply", "the model hands on no cache to decode with")
                 steps.append(logits_of(out))
         return torch.cat(steps, 1)
 

@@ -54,7 +54,7 @@ def of_model(model: Seq2Seq, config: Config, vocabulary: Vocabulary, name: str) 
         is_textbook=ours is not None,
         hides_causes=is_closed(config.fault),
     )
-    return Own(made, facts, loss=loss, maker=batch)
+    return Own(made, facts, loss=loss, batch=batch)
 
 
 class Own(Adapter):
