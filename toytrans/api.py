@@ -136,7 +136,7 @@ class Run(training_run.Run):
         if not src:
             raise UserError('no src; give a sequence such as "5 7 9", or several')
         sources, targets = _both(src, tgt)
-        return batch_of_run(self._copy(), sources, targets or self.translate(sources))
+        return batch_of_run(self._copy(), sources, targets or ())
 
     def _copy(self) -> "Run":
         """This run with a copy of its model on the CPU, in eval mode."""

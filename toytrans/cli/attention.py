@@ -14,6 +14,7 @@ from rich.text import Text
 from toytrans.cli.common import (
     AsJson,
     Checkpoint,
+    RunAndSequences,
     TrustCode,
     check_plot,
     open_run,
@@ -53,13 +54,7 @@ INCHES, TALLEST = 0.19, 400
 
 
 def attention(
-    arguments: Annotated[
-        list[str] | None,
-        typer.Argument(
-            metavar="[RUN] SEQUENCE",
-            help='Sequences such as "5 7 9" (default: two validation pairs). A RUN may come first.',
-        ),
-    ] = None,
+    arguments: RunAndSequences = None,
     checkpoint: Checkpoint = "best",
     trust_code: TrustCode = False,
     part: Annotated[
@@ -77,7 +72,8 @@ def attention(
     """Show what every attention head looks at in a translation.
 
     By default the last cross-attention in the first translation, on one screen.
-    --part all shows every attention of every translation.
+    --part all shows every attention of every translation. Without a SEQUENCE, two
+    validation pairs are translated.
 
     The label of a head is the rule that it follows (same place, mirror place,
     previous, next, itself, first, end), measured on 200 validation pairs. A head

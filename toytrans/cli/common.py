@@ -50,6 +50,13 @@ Break = Annotated[
 RunArgument = Annotated[
     Path | None, typer.Argument(metavar="RUN", help="A run directory.", show_default=False)
 ]
+RunAndSequences = Annotated[
+    list[str] | None,
+    typer.Argument(
+        metavar="[RUN] SEQUENCE",
+        help='Sequences such as "5 7 9" (default: a few pairs of the run). A RUN may come first.',
+    ),
+]
 RunsArgument = Annotated[
     list[Path] | None,
     typer.Argument(

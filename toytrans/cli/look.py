@@ -11,10 +11,12 @@ from rich.text import Text
 from toytrans.cli.common import (
     AsJson,
     OfConfig,
+    RunAndSequences,
     RunArgument,
     TrustCode,
     newest,
     open_run,
+    run_and_sequences,
     warn_of_fault,
 )
 from toytrans.cli.tables import (
@@ -233,12 +235,15 @@ def _facts(inspected: "InspectedBatch", row: int) -> Iterator[str]:
 
 
 def trace(
-    context: typer.Context,
-    run: RunArgument = None,
+    arguments: RunAndSequences = None,
     config: OfConfig = None,
     trust_code: TrustCode = False,
-    src: Sources = None,
-    tgt: Targets = None,
+    tgt: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--tgt", metavar="SEQUENCE", help="The target of each. Default: the translations."
+        ),
+    ] = None,
     part: Annotated[
         Literal["encoder", "decoder", "cross"], typer.Option(help="Which attention.")
     ] = "encoder",
@@ -252,13 +257,18 @@ def trace(
     By default the batch, the attention weights and a summary, on one screen.
     --panel all shows every tensor.
 
-    Pairs are the first training pairs of a run or of a config with fresh
-    weights, or sequences given with --src and --tgt. With neither, the newest
-    run is taken, and named. The pair with the most pads is printed.
+    Traced are sequences, or the first training pairs, of a run or of a config
+    with fresh weights. With neither, the newest run is taken, and named. The
+    pair with the most pads is printed.
     """
     from toytrans.inspection import trace as traces
 
-    pairs = _given_pairs(context, run, config, src, tgt)
+    run, sources = run_and_sequences(arguments)
+    if tgt and len(tgt) != len(sources):
+        raise UserError(f"{len(sources)} sequences and {len(tgt)} --tgt; give one for each")
+    pairs = (sources, tgt or []) if sources else None
+    if sources and not (run or config):
+        run = newest()
     traced = traces.trace(_batch_of(run, config, pairs), part, layer)
     heads = traced.inspected.model.config.n_heads
     if head > heads:

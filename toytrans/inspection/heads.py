@@ -27,9 +27,8 @@ from toytrans.errors import UserError
 from toytrans.evaluation import BATCH_TOKENS, wilson_interval
 from toytrans.html import Cell, html_beside, html_table
 from toytrans.inspection.record import Part, capture
-from toytrans.inspection.shown import batch_of_run
+from toytrans.inspection.shown import batch_of_run, translated
 from toytrans.inspection.table import CLOSED
-from toytrans.model.decoding import search
 from toytrans.model.seq2seq import Seq2Seq
 from toytrans.tokens import BOS_ID, EOS_ID, FIRST_SYMBOL_ID, PAD_ID
 from toytrans.training.run import Run
@@ -332,13 +331,10 @@ def maps_of(
     targets: decoder inputs in place of the translations. most: sequences that are translated.
     """
     valid = validation_pairs(run, CANDIDATES)
-    if targets is not None:
-        batch = batch_of_run(run, sequences, targets).batch
+    if sequences:
+        batch = batch_of_run(run, sequences[:most], targets or ()).batch
     else:
-        if sequences:
-            src = batch_of_run(run, sequences, [""] * len(sequences)).batch.src
-        else:
-            src = make_batch(few(valid), run.config.source_bos).src
+        src = make_batch(few(valid), run.config.source_bos).src
         batch = translated(run.model, src[:most], run.facts.target_growth)
     heads = attend(run.model, batch, choice)
     longest = run.model.config.max_length
@@ -360,15 +356,3 @@ def few(pairs: Pairs, lengths: tuple[int, ...] = (6, 4)) -> Pairs:
     """For each length the first pair whose source is nearest to it, without repetition."""
     rows = [int((pairs.src_length - length).abs().argmin()) for length in lengths]
     return pairs.take(torch.tensor(list(dict.fromkeys(rows))))
-
-
-@torch.no_grad()
-def translated(model: Seq2Seq, src: Tensor, target_growth: int) -> Batch:
-    """Source ids (B, S) with their greedy translations.
-
-    A row of tgt_out without EOS was cut off at the limit of decoding.
-    """
-    tgt_out = search(model, src, target_growth).tokens
-    start = tgt_out.new_full((len(tgt_out), 1), BOS_ID)
-    tgt_in = torch.cat((start, tgt_out[:, :-1].masked_fill(tgt_out[:, :-1] == EOS_ID, PAD_ID)), 1)
-    return Batch(src, tgt_in.masked_fill(tgt_out == PAD_ID, PAD_ID), tgt_out)

@@ -13,14 +13,16 @@ from toytrans.config.schema import Config, ModelConfig
 from toytrans.data.batches import Batch, make_batch
 from toytrans.data.files import TextPair, encode_pairs
 from toytrans.data.open import open_dataset
-from toytrans.data.pairs import Dataset
+from toytrans.data.pairs import DataFacts, Dataset
 from toytrans.html import Cell, html_beside, html_table
 from toytrans.inspection.record import AttentionCall, Part, capture
 from toytrans.inspection.table import CLOSED
 from toytrans.model.build import as_transformer
+from toytrans.model.decoding import search
 from toytrans.model.masks import Masks, causal_mask, padding_mask
+from toytrans.model.seq2seq import Seq2Seq
 from toytrans.model.transformer import Transformer
-from toytrans.tokens import PAD_ID, Vocabulary, vocabulary_of
+from toytrans.tokens import BOS_ID, EOS_ID, PAD_ID, Vocabulary, vocabulary_of
 from toytrans.training.faults import build_model, objective_of
 from toytrans.training.run import Run
 
@@ -177,12 +179,12 @@ def fresh(make: Callable[[], Transformer], seed: int) -> Transformer:
 
 
 def batch_of_run(run: Run, src: Sequence[str] = (), tgt: Sequence[str] = ()) -> InspectedBatch:
-    """Pairs of sequences as a run reads them; none: its first training pairs. Raises UserError."""
-    config = run.config
+    """Sources as a run reads them, with their targets, or else with what the model makes of them;
+    none: its first training pairs. Raises UserError."""
+    model, config = as_transformer(run.model), run.config
     dataset = None if src else open_dataset(config, run.facts)
-    batch = _batch(config, run.vocabulary, src, tgt, dataset)
-    weights = f"weights of {run.title}"
-    return InspectedBatch(batch, run.vocabulary, as_transformer(run.model), weights, config.fault)
+    batch = _batch(config, model, run.facts, dataset, src, tgt)
+    return InspectedBatch(batch, run.vocabulary, model, f"weights of {run.title}", config.fault)
 
 
 def batch_of_config(
@@ -191,10 +193,29 @@ def batch_of_config(
     """The same for the fresh model of a config."""
     dataset = open_dataset(config)
     vocabulary = dataset.facts.vocabulary
-    batch = _batch(config, vocabulary, src, tgt, None if src else dataset)
     model = fresh(lambda: as_transformer(build_model(config, vocabulary)), config.seed)
+    batch = _batch(config, model, dataset.facts, None if src else dataset, src, tgt)
     remarks = filter(None, (f"fresh weights, seed {config.seed}", fault_remark(config.fault)))
     return InspectedBatch(batch, vocabulary, model, "; ".join(remarks), config.fault)
+
+
+def _batch(
+    config: Config,
+    model: Transformer,
+    facts: DataFacts,
+    dataset: Dataset | None,
+    src: Sequence[str],
+    tgt: Sequence[str],
+) -> Batch:
+    """Sequences, or the first two training pairs, padded to one batch as training receives them."""
+    if dataset is not None:
+        size = dataset.size("train")
+        chosen = torch.arange(2 if size is None else min(2, size))
+        batch = make_batch(dataset.pairs("train", chosen), config.source_bos)
+        return objective_of(config.fault).batch(batch)
+    given = tgt or [""] * len(src)
+    batch = batch_of_sequences(src, given, facts.vocabulary, config.source_bos)[0]
+    return batch if tgt else translated(model, batch.src, facts.target_growth)
 
 
 def batch_of_pairs(src: Sequence[str], tgt: Sequence[str]) -> InspectedBatch:
@@ -203,22 +224,6 @@ def batch_of_pairs(src: Sequence[str], tgt: Sequence[str]) -> InspectedBatch:
     small = ModelConfig(norm="pre", n_encoder_layers=1, n_decoder_layers=1)
     model = fresh(lambda: Transformer(small, vocabulary), 0)
     return InspectedBatch(batch, vocabulary, model, "fresh weights")
-
-
-def _batch(
-    config: Config,
-    vocabulary: Vocabulary,
-    src: Sequence[str],
-    tgt: Sequence[str],
-    dataset: Dataset | None,
-) -> Batch:
-    """Sequences, or the first two training pairs, padded to one batch as training receives them."""
-    if dataset is None:
-        return batch_of_sequences(src, tgt, vocabulary, config.source_bos)[0]
-    size = dataset.size("train")
-    chosen = torch.arange(2 if size is None else min(2, size))
-    batch = make_batch(dataset.pairs("train", chosen), config.source_bos)
-    return objective_of(config.fault).batch(batch)
 
 
 def batch_of_sequences(
@@ -243,3 +248,15 @@ def batch_of_sequences(
             highest = max(map(int, vocabulary.symbols), default=-1)
             vocabulary = Vocabulary(numbers[: highest + 1])
     return make_batch(encode_pairs(pairs, vocabulary), source_bos), vocabulary
+
+
+@torch.no_grad()
+def translated(model: Seq2Seq, src: Tensor, target_growth: int) -> Batch:
+    """Source ids (B, S) with their greedy translations.
+
+    A row of tgt_out without EOS was cut off at the limit of decoding.
+    """
+    tgt_out = search(model, src, target_growth).tokens
+    start = tgt_out.new_full((len(tgt_out), 1), BOS_ID)
+    tgt_in = torch.cat((start, tgt_out[:, :-1].masked_fill(tgt_out[:, :-1] == EOS_ID, PAD_ID)), 1)
+    return Batch(src, tgt_in.masked_fill(tgt_out == PAD_ID, PAD_ID), tgt_out)
