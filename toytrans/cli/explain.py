@@ -63,7 +63,7 @@ def _print_rows(title: str, rows: dict[str, str]) -> None:
 
 def new(
     task: Annotated[
-        str, typer.Argument(help="A task; `toytrans explain tasks` lists them.")
+        str, typer.Argument(metavar="TASK", help="`toytrans explain tasks` lists them.")
     ] = "reverse",
     out: Annotated[
         Path | None,

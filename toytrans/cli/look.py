@@ -287,7 +287,7 @@ def trace(
 
 
 def demo(
-    name: Annotated[str, typer.Argument(help=f"Which idea: {', '.join(DEMOS)}.")],
+    name: Annotated[str, typer.Argument(metavar="NAME", help=f"Which idea: {', '.join(DEMOS)}.")],
     run: RunArgument = None,
     config: OfConfig = None,
     trust_code: TrustCode = False,

@@ -44,7 +44,9 @@ CHECKED, LONGEST = 8, 20
 
 
 def runs(
-    folder: Annotated[Path, typer.Argument(help="Folder to look in, and below.")] = Path("runs"),
+    folder: Annotated[
+        Path, typer.Argument(metavar="FOLDER", help="Where to look, and below.")
+    ] = Path("runs"),
     as_json: AsJson = False,
 ) -> None:
     """List runs: state, best exact match, age, size."""

@@ -100,7 +100,9 @@ def _numbers(trial: "Trial") -> str:
 
 
 def board(
-    name: Annotated[str | None, typer.Argument(help="A board. Default: list all boards.")] = None,
+    name: Annotated[
+        str | None, typer.Argument(metavar="BOARD", help="Default: list all boards.")
+    ] = None,
     tasks: Annotated[
         list[str] | None, typer.Argument(metavar="TASK", help="Tasks of the board. Default: all.")
     ] = None,
