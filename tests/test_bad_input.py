@@ -3,7 +3,6 @@ bounded time and memory; nothing is written or lost meanwhile; a bug of ours is 
 """
 
 import contextlib
-import errno
 import hashlib
 import html
 import io
@@ -420,36 +419,6 @@ def test_streams_that_end_are_no_bugs_of_ours(monkeypatch):
     with open("/dev/full", "w") as full:
         monkeypatch.setattr(sys, "stderr", full)
         assert call(*TRAIN) == 0, "a training outlives its log"
-
-
-def test_an_environment_that_is_not_torchruns_is_refused(refused, monkeypatch):
-    for name, value in {"RANK": "0", "WORLD_SIZE": "1" * 20}.items():
-        monkeypatch.setenv(name, value)
-    assert "torchrun" in refused(*TRAIN) and not Path("runs").exists()
-
-
-# A full disk ---------------------------------------------------------------------------------
-
-
-def test_a_full_disk_leaves_every_other_file_of_a_run_whole(run, command, monkeypatch):
-    """tests/training/test_hard_times.py fills it with a checkpoint."""
-    before = {path: path.read_bytes() for path in run.rglob("*") if path.is_file()}
-    flushed: list[str] = []
-
-    def flush(descriptor: int) -> None:
-        name = os.readlink(f"/proc/self/fd/{descriptor}")
-        flushed.extend([name] if Path(name).parent.samefile(run) and ".draft" in name else [])
-        if len(flushed) > 2:
-            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-
-    with monkeypatch.context() as patch:
-        patch.setattr(os, "fsync", flush)
-        answer = command(*RESUME)
-    assert len(flushed) == 3 and answer.code == 2
-    says(answer.err.splitlines()[-1], "toytrans: runs/c", os.strerror(errno.ENOSPC))
-    changed = {path.name for path, raw in before.items() if path.read_bytes() != raw}
-    assert changed <= {"environment.json", "metrics.jsonl"}
-    assert command("eval", str(run)).code == 0
 
 
 # A bug of ours --------------------------------------------------------------------------------
