@@ -8,7 +8,6 @@ import html
 import io
 import json
 import os
-import pickletools
 import resource
 import shutil
 import subprocess
@@ -44,19 +43,14 @@ def says(message: str, *fragments: str) -> None:
 # Configs and data ----------------------------------------------------------------------------
 
 
-def test_bad_configs_and_data_are_named_before_anything_is_written(refused):
+def test_bad_configs_are_named_before_anything_is_written(refused):
     """tests/config/test_config.py and tests/data/test_files.py have every kind of refusal."""
     Path("bad.yaml").write_text("lr: 1e-3\ndata: {task: copy}\n")
     says(refused("train", "bad.yaml"), "bad.yaml:1", "lr", "did you mean train.lr?")
     says(refused(*TRAIN, "--device", "cuda:7"), "device cuda:7", "which has cpu", "auto")
     Path("a.src").write_bytes(b"1\n2\n\0\n")
-    Path("a.tgt").write_bytes(b"1\n2\n")
-    for files, *fragments in (
-        ("[a.src, a.src]", "a.src:3", "not a text file"),
-        ("[a.tgt, c.yaml]", "a.tgt has 2 lines", "line k"),
-    ):
-        Path("files.yaml").write_text(f"data: {{files: {{train: {files}}}}}\n")
-        says(refused("train", "files.yaml"), *fragments)
+    Path("files.yaml").write_text("data: {files: {train: [a.src, a.src]}}\n")
+    says(refused("train", "files.yaml"), "a.src:3", "not a text file")
     assert not Path("runs").exists()
 
 
@@ -214,9 +208,7 @@ def test_a_part_that_training_never_writes_is_refused(run, refused, part, change
     says(refused(*(RESUME if part in ("optimizer", "random") else LAST)), "step-6", words)
 
 
-OPENS_A_FILE = b"cbuiltins\nopen\n(S'opened'\nS'w'\ntR."
-
-
+OPENS_A_FILE = b"cbuiltins\nopen\n(S'opened'\nS'w'\ntR."  # as pickle, when it is loaded
 LIES = b'{"x":{"dtype":"F32","shape":[9],"data_offsets":[0,4]}}'
 
 
@@ -229,8 +221,6 @@ LIES = b'{"x":{"dtype":"F32","shape":[9],"data_offsets":[0,4]}}'
     ],
 )
 def test_files_that_are_no_safetensors_or_lie_are_refused_and_not_run(run, refused, raw):
-    opcodes = {code.name for code, _, _ in pickletools.genops(OPENS_A_FILE)}
-    assert {"GLOBAL", "REDUCE", "STOP"} <= opcodes  # it would call open when loaded
     vouch_for(run, 6, raw)
     says(refused(*LAST), "step-6.safetensors: ", "step 4 is used")
     assert not Path("opened").exists()
