@@ -43,14 +43,19 @@ def says(message: str, *fragments: str) -> None:
 # Configs and data ----------------------------------------------------------------------------
 
 
-def test_bad_configs_are_named_before_anything_is_written(refused):
+def test_bad_configs_and_data_are_named_before_anything_is_written(refused):
     """tests/config/test_config.py and tests/data/test_files.py have every kind of refusal."""
     Path("bad.yaml").write_text("lr: 1e-3\ndata: {task: copy}\n")
     says(refused("train", "bad.yaml"), "bad.yaml:1", "lr", "did you mean train.lr?")
     says(refused(*TRAIN, "--device", "cuda:7"), "device cuda:7", "which has cpu", "auto")
     Path("a.src").write_bytes(b"1\n2\n\0\n")
-    Path("files.yaml").write_text("data: {files: {train: [a.src, a.src]}}\n")
-    says(refused("train", "files.yaml"), "a.src:3", "not a text file")
+    Path("a.tgt").write_bytes(b"1\n2\n")
+    for files, *fragments in (
+        ("[a.src, a.src]", "a.src:3", "not a text file"),
+        ("[a.tgt, c.yaml]", "a.tgt has 2 lines", "line k"),
+    ):
+        Path("files.yaml").write_text(f"data: {{files: {{train: {files}}}}}\n")
+        says(refused("train", "files.yaml"), *fragments)
     assert not Path("runs").exists()
 
 
