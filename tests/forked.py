@@ -10,6 +10,7 @@ import os
 import sys
 import tempfile
 from collections.abc import Mapping
+from multiprocessing.forkserver import _forkserver
 from multiprocessing.reduction import DupFd
 from pathlib import Path
 from typing import NamedTuple
@@ -71,6 +72,7 @@ class Forked:
 def _run(
     code: str, words: tuple[str, ...], folder: str, environment: dict[str, str], streams: list
 ) -> None:
+    _forkserver.ensure_running = lambda: None  # what is started here is forked from it as well
     os.environ.clear()
     os.environ.update(environment)
     os.chdir(folder)

@@ -47,8 +47,7 @@ def test_every_key_is_described_and_explained(command: Command):
     every = list(keys())
     assert len(every) > 50 and len({key.path for key in every}) == len(every)
     for key in every:
-        assert key.meaning.endswith((".", "mps")) and key.type, key.path
-        assert card(key.path)["meaning"] == key.meaning
+        assert key.type and card(key.path)["meaning"] == key.meaning
         assert key.default or key.type == "section", key.path
     shown = " ".join(command("explain", "train.lr").out.split())
     assert all(words in shown for words in ("train.lr", "default 0.003", "range > 0"))
@@ -65,11 +64,11 @@ def test_the_lists_name_everything(command: Command, monkeypatch):
             assert re.search(rf"^{name} ", listed, re.M) and name in overview, name
 
 
-@pytest.mark.parametrize("name", dict.fromkeys(name for names in NAMED.values() for name in names))
-def test_every_key_task_fault_and_check_is_explained(name: str):
-    first, *lines = toytrans.explain(name).splitlines()
-    assert first == name and len(lines) >= 2
-    assert all(line.startswith("  ") for line in lines)
+def test_every_key_task_fault_and_check_is_explained():
+    for name in (name for names in NAMED.values() for name in names):
+        first, *lines = toytrans.explain(name).splitlines()
+        assert first == name and len(lines) >= 2
+        assert all(line.startswith("  ") for line in lines), name
 
 
 def test_the_card_of_a_config_is_that_of_its_task(command: Command):

@@ -4,13 +4,12 @@ import os
 import subprocess
 import sys
 from pathlib import Path
-from typing import get_args
 
 import pytest
 from conftest import Command, tiny_yaml
 from forked import COMMAND
 
-from toytrans.config.names import FaultName, seal
+from toytrans.config.names import seal
 
 pytestmark = pytest.mark.usefixtures("here")
 SEALED = seal("no_causal", b"12345678")
@@ -61,14 +60,6 @@ def test_the_newest_run_is_taken_by_name_and_is_no_sealed_exercise(run: Path, co
         assert answer.code in (0, 1), answer.err
         assert "run: runs/c, the newest\n" in answer.err
         assert "exercise" not in answer.out + answer.err
-
-
-def test_no_answer_of_an_installed_package_names_what_only_a_checkout_has(command: Command):
-    answers = [command("train"), command("sweep"), command("train", "no.yaml")]
-    answers += [command("explain", name) for name in ("faults", *get_args(FaultName))]
-    text = "".join(out + err for _, out, err in answers)
-    assert "textbook" in text
-    assert "configs/" not in text and "scripts/" not in text
 
 
 def test_what_a_missing_library_asks_for_is_on_an_index(monkeypatch, refused, run: Path):

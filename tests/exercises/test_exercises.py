@@ -9,14 +9,14 @@ from pathlib import Path
 from typing import get_args
 
 import pytest
-from conftest import Command
+from conftest import ROOT, Command
 
 from toytrans.config.load import load_config
 from toytrans.config.names import FaultName, seal
 from toytrans.exercises.exercise import DRAWN, KINDS, draw, hints_of, read
 from toytrans.exercises.fault_cards import CARDS
 
-ROOT = Path(__file__).parents[2]
+pytestmark = pytest.mark.usefixtures("here")
 KEY = "red chalk"
 SMALL = ["model.d_model=16", "model.d_ff=16", "data.batch_tokens=256", "data.valid_examples=20"]
 SMALL += ["data.test_examples=20", "train.max_steps=4"]
@@ -50,12 +50,11 @@ def key_of(fault: FaultName | None, level: int) -> str:
 
 
 @pytest.fixture
-def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, command: Command) -> Path:
-    """A working directory with an exercise of level 2 in exercise-7."""
-    monkeypatch.chdir(tmp_path)
+def folder(here: Path, command: Command) -> Path:
+    """An exercise of level 2, exercise-7 in the working directory."""
     made = command("exercise", "new", "--seed", "7", "--level", "2", "--key", KEY)
     assert made.code == 0 and KEY not in made.out
-    return tmp_path / "exercise-7"
+    return here / "exercise-7"
 
 
 def assert_silent(text: str) -> None:
@@ -104,18 +103,19 @@ def test_the_sealed_fault_is_at_work_wherever_the_run_is_loaded(folder: Path, co
     assert load_config(path).fault is None and command("doctor", "sealed").out == told
 
 
-@pytest.mark.parametrize("level", [1, 2, 3])
-def test_every_command_of_the_sheet_runs_in_the_folder_of_the_exercise(
-    level: int, tmp_path: Path, monkeypatch, command: Command
+def test_every_command_of_the_sheets_runs_in_the_folder_of_an_exercise(
+    monkeypatch, command: Command
 ):
-    monkeypatch.chdir(tmp_path)
-    new = ("exercise", "new", "--seed", "11", "--level", str(level), "--key", "k", "--out", "e")
-    assert command(*new).code == 0
-    monkeypatch.chdir("e")
-    sheet = Path("SHEET.md").read_text()
-    assert f"level {level}" in sheet.splitlines()[0]
-    lines = re.findall(r"^ +toytrans (.*)$", sheet, re.MULTILINE)
-    assert len(lines) >= 9
+    """Those of all levels, each once."""
+    lines = dict[str, None]()
+    for level in ("1", "2", "3"):
+        new = ("exercise", "new", "--seed", "11", "--level", level, "--key", "k", "--out", level)
+        assert command(*new).code == 0
+        sheet = Path(level, "SHEET.md").read_text()
+        assert f"level {level}" in sheet.splitlines()[0]
+        lines |= dict.fromkeys(re.findall(r"^ +toytrans (.*)$", sheet, re.MULTILINE))
+    assert len(lines) >= 13
+    monkeypatch.chdir("3")
     for line in lines:
         words = shlex.split(line.replace("FAULT", "no_causal"))
         more = {"train": SETS, "check": ["--length", "7"]}.get(words[0], [])
@@ -138,8 +138,7 @@ def test_check_names_what_fails_in_a_closed_exercise_and_not_why(form, command: 
         assert cause in told[False] and cause not in told[True]
 
 
-def test_a_sheet_in_korean_has_the_same_commands(tmp_path: Path, monkeypatch, command: Command):
-    monkeypatch.chdir(tmp_path)
+def test_a_sheet_in_korean_has_the_same_commands(command: Command):
     for level in "123":
         sheets = []
         for language, *more in (("en",), ("ko",), ("en", "--closed"), ("ko", "--closed")):
@@ -216,9 +215,8 @@ def test_what_is_no_exercise_is_refused(folder: Path, refused):
     assert "cannot be written" in refused("exercise", "new", "--out", "file/x", "--class", "2")
 
 
-def test_a_class_is_graded(tmp_path: Path, monkeypatch, command: Command, refused):
+def test_a_class_is_graded(command: Command, refused):
     """Three are right: Ann, one who was right at first, one with a remark and a folder deeper."""
-    monkeypatch.chdir(tmp_path)
     key = "\udcff"  # what a shell gives for a byte that is no UTF-8
     new = ("exercise", "new", "--class", "11", "--level", "3", "--key", key, "--out", "class")
     assert command(*new).code == 0
@@ -306,10 +304,7 @@ def test_readable_answers_count_in_a_damaged_file(folder: Path, command: Command
     assert "progress.jsonl: larger than" in refused("exercise", "check", truth, "class/01")
 
 
-def test_a_closed_exercise_tells_nothing_before_grading(
-    tmp_path: Path, monkeypatch, command: Command, refused
-):
-    monkeypatch.chdir(tmp_path)
+def test_a_closed_exercise_tells_nothing_before_grading(command: Command, refused):
     new = ("exercise", "new", "--level", "2", "--closed", "--key", KEY, "--out")
     assert command(*new, "class", "--class", "2", "--answers", "2").code == 0
     truth = read(Path("class/01")).answer

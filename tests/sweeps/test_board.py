@@ -23,15 +23,15 @@ knows: nothing
 config:
   data: {symbols: 4, train_length: [1, 3], test_length: [1, 4], valid_examples: 20}
   model: {positions: anchored, norm: pre, d_model: 16, n_heads: 4, d_ff: 16, n_decoder_layers: 1}
-  train: {max_steps: 30}
+  train: {max_steps: 20}
 control:
   model: {positions: sinusoidal}
 tasks:
   copy: {data: {task: copy}}
 measures:
   copy:
-    short: {lengths: [1, 4], pairs: 60, decode: null, published: {somebody: 0.25}, aim: 0.5}
-    perplexity: {lengths: [1, 4], pairs: 60, decode: null, metric: perplexity}
+    short: {lengths: [1, 4], pairs: 20, decode: null, published: {somebody: 0.25}, aim: 0.5}
+    perplexity: {lengths: [1, 4], pairs: 20, decode: null, metric: perplexity}
     long: {lengths: [9, 9], pairs: 10, decode: 2, metric: free_token_accuracy, control: 5}
     ours alone: {lengths: [3, 3], pairs: 7, control: 0}
 """
@@ -178,7 +178,7 @@ def test_a_board_trains_writes_its_table_and_is_not_trained_twice(tiny, command:
     short, long = json.loads((run / "eval.json").read_text())[:2]
     (run / "eval.json").unlink()
     (tiny / "tiny.yaml").write_text(TINY.replace("pairs: 10, decode: 2", "pairs: 20, decode: 3"))
-    assert "copy ours seed 0 from step 30" in command("board", "tiny").err
+    assert "copy ours seed 0 from step 20" in command("board", "tiny").err
     changed = json.loads((run / "eval.json").read_text())
     assert changed[0] == short, "measured to the same numbers"
     assert changed[1]["rows"] != long["rows"]

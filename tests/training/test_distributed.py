@@ -286,8 +286,10 @@ def test_each_process_has_a_gpu_of_its_own(monkeypatch):
 
 
 @pytest.mark.usefixtures("here")
-def test_restarts_go_on_or_are_refused(refused, monkeypatch: pytest.MonkeyPatch):
+def test_an_environment_that_is_not_torchruns_is_refused(refused, monkeypatch: pytest.MonkeyPatch):
     for name, value in {"RANK": 0, "WORLD_SIZE": 1, "TORCHELASTIC_MAX_RESTARTS": 1}.items():
         monkeypatch.setenv(name, str(value))
     assert "torchrun --max-restarts: add --resume" in refused("train", "c.yaml")
+    monkeypatch.setenv("WORLD_SIZE", "1" * 20)
+    assert "torchrun" in refused("train", "c.yaml"), "which sets no such number"
     assert not Path("runs").exists()

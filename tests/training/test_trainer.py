@@ -171,3 +171,21 @@ def test_rates_rise_straight_and_fall_by_schedule(schedule, expected):
     config = TrainConfig(lr=1.0, max_steps=110, warmup_steps=10, schedule=schedule)
     found = [learning_rate(step, config) for step in (1, 5, 10, 35, 60, 110)]
     assert found == pytest.approx([0.1, 0.5, 1.0, *expected])
+
+
+@pytest.mark.parametrize("task", ["copy", "lexicon"])
+def test_data_follow_data_seed_and_weights_follow_seed(task, tmp_path):
+    def drawn(name: str, **seeds) -> tuple[list, list[bytes], object]:
+        """Some batches, the weights, and the facts of the data."""
+        trainer = trainer_of(tmp_path / name, task, **seeds)
+        stream = training_batches(trainer.dataset, trainer.config)
+        batches = [batch.src.tolist() for batch, _ in islice(stream, 3)]
+        weights = [each.detach().numpy().tobytes() for each in trainer.model.parameters()]
+        return batches, weights, trainer.dataset.facts
+
+    batches, weights, facts = drawn("plain", seed=3)
+    other = drawn("other weights", seed=9, data={"seed": 3})
+    assert other[0] == batches and other[1] != weights and other[2] == facts
+    other = drawn("other data", seed=3, data={"seed": 9})
+    assert other[0] != batches and other[1] == weights
+    assert task == "copy" or other[2] != facts, "its dictionary"
