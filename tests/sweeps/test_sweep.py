@@ -7,6 +7,7 @@ import os
 import re
 import shutil
 import signal
+import subprocess
 import sys
 import time
 from collections.abc import Iterator
@@ -419,6 +420,45 @@ def test_as_many_processes_as_asked_and_one_a_core_at_most(here: Path, monkeypat
         assert [trial.processes_for(trials, asked) for asked in (None, 3, 99)] == [1, 3, 8]
     trials = planned("device=cpu", seeds=range(10)).trials
     assert [trial.processes_for(trials, asked) for asked in (None, 3, 99)] == [8, 3, 8]
+
+
+def test_data_files_are_read_once_however_many_trials(here: Path, monkeypatch):
+    Path("train.tsv").write_text("1 2\t2 1\n2 1\t1 2\n")
+    files = {"train": "train.tsv", "valid": "train.tsv", "test": "train.tsv"}
+    Path("c.yaml").write_text(tiny_yaml(data={"files": files}))
+    opened, system = [], os.open
+
+    def counting(path, *given, **more):
+        opened.append(Path(path).name)
+        return system(path, *given, **more)
+
+    monkeypatch.setattr(os, "open", counting)
+    counts = []
+    for seeds in (1, 20):
+        opened.clear()
+        planned(seeds=range(seeds))
+        counts.append(opened.count("train.tsv"))
+    assert counts[0] == counts[1] > 0
+
+
+def test_a_sweep_on_ray_ends_like_one_on_this_machine(here: Path, command: Command):
+    """Bit for bit, a failure included, and Ray prints nothing."""
+    pytest.importorskip("ray")
+    words = ("sweep", "c.yaml", "--seeds", "0:0", "--set", "train.lr=1e-3,1e30")
+    line = [sys.executable, "-m", "toytrans", *words, "--on", "ray", "--out", "runs/sweeps/ray"]
+    done = subprocess.run(line, capture_output=True, text=True)
+    assert done.returncode == 1, done.stderr
+    known = r"[12]/2 train.lr=|written: |runs/sweeps/ray: 2 runs"
+    assert [line for line in done.stderr.splitlines() if not re.match(known, line)] == []
+    local = command(*words, "--out", "runs/sweeps/local")
+    assert local.out.replace("sweeps/local", "sweeps/ray") == done.stdout
+    ours, theirs = (
+        {path.parts[3:]: load_file(path) for path in Path("runs/sweeps", name).rglob("*.safet*")}
+        for name in ("ray", "local")
+    )
+    assert ours.keys() == theirs.keys() and len(ours) >= 2
+    for place, tensors in ours.items():
+        assert all(theirs[place][name].equal(tensor) for name, tensor in tensors.items())
 
 
 # Kills ---------------------------------------------------------------------------------------
