@@ -51,16 +51,16 @@ def ahead(x: Tensor) -> Tensor:
 class Embedding(nn.Module):
     """Tokens and sinusoidal places."""
 
-    def __init__(self, symbols: int = SYMBOLS, places: bool = True) -> None:
+    def __init__(self, symbols: int = SYMBOLS, width: int = WIDTH, places: bool = True) -> None:
         super().__init__()
-        self.tokens, self.has_places = nn.Embedding(symbols, WIDTH), places
+        self.tokens, self.has_places = nn.Embedding(symbols, width), places
 
     def forward(self, ids: Tensor) -> Tensor:
         x = self.tokens(ids)
         return x + self.places(ids).to(x) if self.has_places else x
 
     def places(self, ids: Tensor) -> Tensor:
-        return waves(torch.arange(ids.shape[1]))
+        return waves(torch.arange(ids.shape[1]), self.tokens.embedding_dim)
 
 
 class Attention(nn.Module):

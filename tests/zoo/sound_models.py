@@ -392,22 +392,11 @@ def pad_that_is_the_end():
     return given_with(model=Model(), batch=batch, loss=loss, pad_id=END)
 
 
-class _Places(nn.Module):
-    """Embeddings of tokens and of places."""
-
-    def __init__(self, symbols, width):
-        super().__init__()
-        self.tokens, self.places = nn.Embedding(symbols, width), nn.Embedding(100, width)
-
-    def forward(self, ids):
-        return self.tokens(ids) + self.places(torch.arange(ids.shape[1]))
-
-
 @sound(vocabulary_size=200, max_length=24, length=12, is_long=True)
 def in_bf16_of_some_width():
     """A width of 128, four layers: rounding in bf16 adds up."""
     torch.manual_seed(2)
     core = nn.Transformer(128, 8, 4, 4, 256, batch_first=True)
-    embeddings = (_Places(200, 128), _Places(200, 128))
+    embeddings = (Embedding(200, 128), Embedding(200, 128))
     model = TorchTransformer(core, *embeddings, nn.Linear(128, 200)).bfloat16().eval()
     return {"model": lambda src, tgt: model(src, tgt)}
