@@ -188,11 +188,11 @@ def test_what_the_texts_of_a_split_tell():
 
 def train(path: Path, **sections) -> Path:
     """A small run of `reverse`."""
-    data = {"task": "reverse", "symbols": 8, "train_length": [1, 6], "batch_tokens": 512}
+    data = {"task": "reverse", "symbols": 8, "train_length": [1, 6], "batch_tokens": 256}
     layers = {"n_encoder_layers": 1, "n_decoder_layers": 1, "d_model": 32, "d_ff": 64}
     steps = {"max_steps": 100, "lr": 1e-2, "warmup_steps": 20, "log_every": 4, "precision": "fp32"}
     config = {
-        "data": data | {"valid_examples": 100} | sections.pop("data", {}),
+        "data": data | {"valid_examples": 60} | sections.pop("data", {}),
         "model": ANCHORED | layers | sections.pop("model", {}),
         "train": steps,
         **sections,
