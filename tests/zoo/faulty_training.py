@@ -1,7 +1,5 @@
 """Faults of loss, batch and layers' structure, and of decoding step by step."""
 
-from functools import partial
-
 import torch
 from torch import nn
 from torch.nn import functional as F
@@ -28,36 +26,34 @@ from .parts import (
 # Batches -----------------------------------------------------------------------------------------
 
 
-for _name, _checks, _batch in (
-    ("labels not shifted", "labels", lambda src, tgt_in, labels: (src, tgt_in, tgt_in)),
-    (
-        "labels shifted by the batch maker and once more",
-        "labels",
-        lambda src, tgt_in, labels: (src, tgt_in, F.pad(labels[:, 1:], (0, 1), value=PAD)),
-    ),
-    (
-        "sources sorted by length, targets not",
-        "rows labels",
-        lambda src, tgt_in, labels: (src[real(src).sum(1).argsort()], tgt_in, labels),
-    ),
-    (
-        "end is never a label, so the model never learns to stop",
-        "labels",
-        lambda src, tgt_in, labels: (src, tgt_in, labels.masked_fill(labels == END, PAD)),
-    ),
-    (
-        "training starts targets with 3, decoding with 1",
-        "labels",
-        lambda src, tgt_in, labels: (src, tgt_in.masked_fill(tgt_in == START, 3), labels),
-    ),
-):
-    faulty(_checks, "batch", name=_name)(_batch)
+@faulty("labels", "batch")
+def labels_not_shifted(src, tgt_in, tgt_out):
+    """Labels are the decoder's inputs."""
+    return src, tgt_in, tgt_in
+
+
+@faulty("labels", "batch")
+def labels_shifted_twice(src, tgt_in, tgt_out):
+    """The target is cut by the batch maker and once more for the labels."""
+    return src, tgt_in, F.pad(tgt_out[:, 1:], (0, 1), value=PAD)
+
+
+@faulty("rows labels", "batch")
+def sources_of_another_row(src, tgt_in, tgt_out):
+    """Sources are sorted by length, targets are not."""
+    return src[(src != PAD).sum(1).argsort()], tgt_in, tgt_out
 
 
 @faulty("labels")
 def source_and_target_swapped():
     """The batch maker takes the pairs the other way round."""
     return given_with(batch=lambda pairs: make_batch([(tgt, src) for src, tgt in pairs]))
+
+
+@faulty("labels", "batch")
+def end_is_never_a_label(src, tgt_in, tgt_out):
+    """Labels stop with the last symbol: the model never learns to stop."""
+    return src, tgt_in, tgt_out.masked_fill(tgt_out == END, PAD)
 
 
 @faulty("labels", eos_id=PAD)
@@ -71,48 +67,55 @@ def pad_is_the_end_and_ignored():
     return given_with(batch=batch)
 
 
+@faulty("labels", "batch")
+def decoding_starts_otherwise(src, tgt_in, tgt_out):
+    """Training starts targets with 3, decoding with 1."""
+    return src, tgt_in.masked_fill(tgt_in == START, 3), tgt_out
+
+
 # Losses ------------------------------------------------------------------------------------------
 
-for _name, _checks, _says, _loss in (
-    (
-        "end is never scored",
-        "labels",
-        "",
-        lambda logits, labels: mean_loss(logits, labels.masked_fill(labels == END, PAD)),
-    ),
-    ("a sum, which grows with the batch", "loss", "", partial(mean_loss, reduction="sum")),
-    (
-        "ignore_index is left at -100, and the batch fills labels with its pad id",
-        "loss",
-        "",
-        lambda logits, labels: F.cross_entropy(logits.mT, labels, ignore_index=-100),
-    ),
-    (
-        "first label ignored",
-        "loss labels",
-        "",
-        lambda logits, labels: mean_loss(logits[:, 1:], labels[:, 1:]),
-    ),
-    (
-        "the mean log-probability, which training should raise, as a loss",
-        "loss",
-        "its sign is wrong",
-        lambda logits, labels: -mean_loss(logits, labels),
-    ),
-    (
-        "cross entropy of probabilities",
-        "loss",
-        "it takes softmax twice; give cross entropy the logits",
-        lambda logits, labels: mean_loss(logits.softmax(-1), labels),
-    ),
-    (
-        "nll_loss of logits",
-        "loss",
-        "take log_softmax before nll_loss",
-        lambda logits, labels: F.nll_loss(logits.mT, labels, ignore_index=PAD),
-    ),
-):
-    faulty(_checks, "loss", says=_says, name=_name)(_loss)
+
+@faulty("labels", "loss")
+def end_is_never_scored(logits, labels):
+    """The loss ignores the end."""
+    return mean_loss(logits, labels.masked_fill(labels == END, PAD))
+
+
+@faulty("loss", "loss")
+def a_sum(logits, labels):
+    """The sum over labels, which grows with the batch."""
+    return mean_loss(logits, labels, reduction="sum")
+
+
+@faulty("loss", "loss")
+def the_wrong_labels_ignored(logits, labels):
+    """ignore_index is left at -100, and the batch fills labels with its pad id."""
+    return F.cross_entropy(logits.mT, labels, ignore_index=-100)
+
+
+@faulty("loss labels", "loss")
+def first_label_ignored(logits, labels):
+    """logits[:, 1:] against labels[:, 1:]: the first label is never scored."""
+    return mean_loss(logits[:, 1:], labels[:, 1:])
+
+
+@faulty("loss", "loss", says="its sign is wrong")
+def the_sign_of_the_loss(logits, labels):
+    """The mean log-probability of the labels, which training should raise, as a loss."""
+    return -mean_loss(logits, labels)
+
+
+@faulty("loss", "loss", says="it takes softmax twice; give cross entropy the logits")
+def softmax_in_the_loss(logits, labels):
+    """Cross entropy of probabilities."""
+    return mean_loss(logits.softmax(-1), labels)
+
+
+@faulty("loss", "loss", says="take log_softmax before nll_loss")
+def no_softmax_at_all(logits, labels):
+    """nll_loss of logits."""
+    return F.nll_loss(logits.mT, labels, ignore_index=PAD)
 
 
 @faulty("loss", says="the model gives probabilities")
