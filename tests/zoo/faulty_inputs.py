@@ -14,7 +14,6 @@ from .parts import (
     SYMBOLS,
     WIDTH,
     Attention,
-    Embedding,
     Padded,
     Torchs,
     Translator,
@@ -223,28 +222,25 @@ def source_pads_open_where_the_target_is_five_longer(self, src, tgt):
     return self.keys(src) | torch.tensor(tgt.shape[1] == src.shape[1] + 5)
 
 
-@faulty("pads rows")
-class recurrence_over_pads(Translator):
-    """A bidirectional GRU begins its way back at the pads."""
-
-    def __init__(self):
+class _Recurrent(Translator):
+    def __init__(self, rnn):
         super().__init__()
-        self.rnn = nn.GRU(WIDTH, WIDTH // 2, batch_first=True, bidirectional=True)
+        self.rnn = rnn
 
     def encode(self, src):
         return self.rnn(self.source(src))[0]
+
+
+@faulty("pads rows")
+def recurrence_over_pads():
+    """A bidirectional GRU begins its way back at the pads."""
+    return _Recurrent(nn.GRU(WIDTH, WIDTH // 2, batch_first=True, bidirectional=True))
 
 
 @faulty("rows")
-class recurrence_across_rows(Translator):
+def recurrence_across_rows():
     """nn.LSTM without batch_first is fed (B, S, D): it runs from row to row."""
-
-    def __init__(self):
-        super().__init__()
-        self.rnn = nn.LSTM(WIDTH, WIDTH)
-
-    def encode(self, src):
-        return self.rnn(self.source(src))[0]
+    return _Recurrent(nn.LSTM(WIDTH, WIDTH))
 
 
 # What is not seen --------------------------------------------------------------------------------
@@ -257,13 +253,10 @@ def places_end_at_32(self, src):
     return self.source.tokens(src) + waves(places).to(self.source.tokens.weight)
 
 
-@faulty("order")
-class encoder_without_places(Translator):
+@faulty("order", "embed_source")
+def encoder_without_places(self, src):
     """Nothing tells the encoder in which order its tokens stand."""
-
-    def __init__(self):
-        super().__init__()
-        self.source = Embedding(places=False)
+    return self.source.tokens(src)
 
 
 @faulty(is_long=True)

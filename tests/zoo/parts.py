@@ -168,14 +168,12 @@ class Translator(nn.Module):
 class Torchs(nn.Module):
     """nn.Transformer; True = blocked."""
 
-    options = {"batch_first": True}
-
-    def __init__(self):
+    def __init__(self, batch_first=True):
         super().__init__()
         sizes = (WIDTH, HEADS, 1, 1, 2 * WIDTH)
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # remarks on nested tensors
-            self.transformer = nn.Transformer(*sizes, **self.options)
+            self.transformer = nn.Transformer(*sizes, batch_first=batch_first)
         self.transformer.encoder.enable_nested_tensor = False
         self.source, self.target = Embedding(), Embedding()
         self.head = nn.Linear(WIDTH, SYMBOLS)
@@ -194,18 +192,16 @@ class Torchs(nn.Module):
 
 
 class Padded(Translator):
-    """13 of 32 ids are real."""
-
-    closed = -1e9
+    """13 of 32 ids are real; the logits of others are -1e9."""
 
     def __init__(self):
         super().__init__()
         self.source, self.target = Embedding(32), Embedding(32)
-        self.head = torch.nn.Linear(WIDTH, 32)
+        self.head = nn.Linear(WIDTH, 32)
 
     def forward(self, src, tgt):
         logits = super().forward(src, tgt)
-        return logits.masked_fill(torch.arange(32) >= 13, self.closed)
+        return logits.masked_fill(torch.arange(32) >= 13, -1e9)
 
 
 def filled(rows, value=PAD):

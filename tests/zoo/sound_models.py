@@ -190,10 +190,8 @@ sound(name="torchs transformer")(Torchs)
 class torchs_transformer_time_first(Torchs):
     """Ids (S, B) and (T, B) to logits (T, B, V), which is told."""
 
-    options = {}
-
     def __init__(self):
-        super().__init__()
+        super().__init__(batch_first=False)
         self.source, self.target = _FirstPlace(), _FirstPlace()
 
     def masks(self, src, tgt):
