@@ -480,6 +480,7 @@ LEFT = torch.tensor([[0, 0, 5]] * 4)
     [
         (5, {}, "int cannot be called; give f(src, tgt_in)"),
         (lambda s, t: t, {"pad_id": None}, "needs pad_id"),
+        (lambda ids: ids, {}, "give kind='decoder'"),
         (nn.Transformer(8, 2, 1, 1, 8, batch_first=True), {}, "takes vectors, not ids: give"),
         (lambda s, t: t, {}, "gave torch.int64 (4, 7); expected floating-point logits"),
         (lambda s, t: torch.zeros(1, 2, 3), {}, "gave torch.float32 (1, 2, 3); expected"),

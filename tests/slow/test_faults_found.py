@@ -18,7 +18,7 @@ import torch
 from conftest import config_of
 from torch import Tensor, nn
 from torch.nn import functional as F
-from torch.nn.utils.rnn import pad_sequence
+from zoo.parts import END, PAD, START, make_batch
 
 import toytrans
 from toytrans.checks.adapters.toytrans import of_model
@@ -41,8 +41,6 @@ HIDDEN = {
     "fp32 function": ("no_residual", "no_norm", "no_feed_forward"),
 }
 """What cannot be told of a model: a function's layers are not visible."""
-
-PAD, START, END = 0, 1, 2
 
 Shape = dict[str, Any]
 
@@ -81,25 +79,22 @@ def leak(value_of: Callable[[Any, Tensor], Tensor], layers: Any, shape: Shape, n
 def told(fault: str | None) -> dict[str, Any]:
     """The batch and the loss that `check` is told, spoilt by a fault of theirs."""
 
-    def padded(rows: list[list[int]], filler: int = PAD) -> Tensor:
-        return pad_sequence([torch.tensor(row) for row in rows], True, filler)
-
     def batch(pairs: Any) -> tuple[Tensor, Tensor, Tensor]:
-        first = END if fault == "wrong_start" else START
-        tgt_in = padded([[first, *t] for _, t in pairs])
-        labels = padded([[*t, END] for _, t in pairs], PAD if fault == "loss_on_pads" else -100)
-        if fault == "labels_not_shifted":
-            labels = tgt_in.masked_fill(tgt_in == PAD, -100)
+        src, tgt_in, labels = make_batch(pairs)
+        if fault == "wrong_start":
+            tgt_in = tgt_in.masked_fill(tgt_in == START, END)
+        elif fault == "labels_not_shifted":
+            labels = tgt_in
         elif fault == "pad_is_eos":
-            labels[labels == END] = -100
-        return padded([[*s, END] for s, _ in pairs]), tgt_in, labels
+            labels = labels.masked_fill(labels == END, PAD)
+        return src, tgt_in, labels
 
     def loss(logits: Tensor, labels: Tensor) -> Tensor:
         each = F.cross_entropy(logits.mT, labels, reduction="none")
-        real = labels != -100
+        counts = torch.ones_like(labels) if fault == "loss_on_pads" else (labels != PAD)
         if fault == "batch_mean_of_means":
-            return (each.sum(1) / real.sum(1)).mean()
-        return each.sum() / real.sum()
+            return ((each * counts).sum(1) / counts.sum(1)).mean()
+        return (each * counts).sum() / counts.sum()
 
     return {"batch": batch, "loss": loss, "start_id": START, "eos_id": END}
 
@@ -163,13 +158,8 @@ class Torch(nn.Module):
 def torch_model(shape: Shape, fault: str | None) -> Torch:
     torch.manual_seed(shape["seed"])
     model = Torch(shape, fault)
-    if fault in (
-        "no_residual",
-        "no_feed_forward",
-        "wrong_scale",
-        "no_scale",
-    ):  # torch's shortcuts go past what is broken
-        model.inner.encoder.use_nested_tensor = False
+    if fault in ("no_residual", "no_feed_forward", "wrong_scale", "no_scale"):
+        model.inner.encoder.use_nested_tensor = False  # this shortcut goes past what is broken
         for layer in (*model.inner.encoder.layers, *model.inner.decoder.layers):
             break_torch_layer(layer, fault)
     if fault == LEAK:
@@ -183,15 +173,15 @@ def torch_model(shape: Shape, fault: str | None) -> Torch:
 
 def break_torch_layer(layer: Any, fault: str) -> None:
     layer.activation_relu_or_gelu = 0
-    for name in ("self_attn", "multihead_attn"):
-        attention = getattr(layer, name, None)
-        if attention is not None and fault in ("wrong_scale", "no_scale"):
-            scale = attention.embed_dim**-0.5 if fault == "wrong_scale" else 1.0
-            attention.forward = partial(scaled, attention, scale)
     if fault == "no_residual":
         layer.forward = partial(without_residual, layer)
-    if fault == "no_feed_forward":
+    elif fault == "no_feed_forward":
         layer._ff_block = torch.zeros_like
+    else:
+        for attention in layer.modules():
+            if isinstance(attention, nn.MultiheadAttention):
+                scale = attention.embed_dim**-0.5 if fault == "wrong_scale" else 1.0
+                attention.forward = partial(scaled, attention, scale)
 
 
 def scaled(attention: Any, scale: float, *given: Tensor, **named: Any) -> Any:
