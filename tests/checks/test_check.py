@@ -94,9 +94,6 @@ class Running(nn.Module):
         return self.out((y + leak * (ids.shape[1] > self.leaks_beyond)).tanh() + x)
 
 
-# Sound models, and broken ones -----------------------------------------------------------------
-
-
 @pytest.mark.parametrize("norm", ["pre", "post"])
 def test_every_check_applies_to_a_sound_model_of_ours_and_passes(norm):
     report = check(ours(norm=norm, dropout=0.1))
@@ -238,9 +235,6 @@ def test_a_pooled_classifier_is_judged_in_its_own_words():
     assert not any(word in said for word in ("target", "tgt_in", "causal"))
 
 
-# What is tried -----------------------------------------------------------------------------------
-
-
 def test_a_learned_position_table_is_tried_up_to_its_limit():
     config = config_of(
         data={"train_length": [1, 6]}, model={"positions": "learned", "max_positions": 9}
@@ -306,9 +300,6 @@ def test_a_check_that_was_cut_short_says_so(monkeypatch):
     assert report.to_dict()["tried"]["left_out"] and not whole.to_dict()["tried"]["left_out"]
 
 
-# Reports -----------------------------------------------------------------------------------------
-
-
 def test_a_report_is_true_only_if_it_passed_and_raises_if_not():
     sound, broken = (ask(Running(beyond), kind="decoder") for beyond in (10**6, 0))
     assert sound and sound.verdict == "PASS" and sound.raise_if_failed() is None
@@ -362,9 +353,6 @@ def test_the_example_for_other_repositories_passes():
     assert len(tests) == 2
     for test in tests:
         test()
-
-
-# What cannot be judged ---------------------------------------------------------------------------
 
 
 def test_a_check_that_cannot_be_asked_is_no_pass():
@@ -428,9 +416,6 @@ def test_layers_of_any_name_are_judged_and_what_is_not_is_said():
         assert check(function, **IDS, only="sublayers").verdict == verdict
 
 
-# Scales ------------------------------------------------------------------------------------------
-
-
 def scale_of(**given):
     return check(**given, only="scale")["scale"]
 
@@ -459,9 +444,6 @@ def test_a_scale_of_hugging_faces_config_is_no_mistake():
         assert found.verdict == "cannot judge" and "give scale=0.25" in found.message
     assert scale_of(model=granite, scale=0.25).verdict == "PASS"
     assert scale_of(model=granite, scale=0.5).verdict == "FAIL"
-
-
-# Refusals ----------------------------------------------------------------------------------------
 
 
 def of_loss(loss):

@@ -164,9 +164,6 @@ def test_what_the_texts_of_a_split_tell():
     )
 
 
-# Runs that were really trained ---------------------------------------------------------------
-
-
 def train(path: Path, **sections) -> Path:
     """A small run of `reverse`."""
     data = {"task": "reverse", "symbols": 8, "train_length": [1, 6], "batch_tokens": 256}
@@ -247,9 +244,6 @@ def test_a_run_whose_data_is_gone_is_told_without_it(tmp_path, monkeypatch, comm
     Path("pairs.tsv").unlink()
     done = command("doctor", "run")
     assert done.code in (0, 1) and done.err == "" and "data not read" in done.out
-
-
-# The machine ---------------------------------------------------------------------------------
 
 
 def test_the_machine_is_described_and_what_would_stop_a_training(tmp_path, monkeypatch, command):

@@ -45,9 +45,6 @@ def make_masks(src: Tensor, tgt_in: Tensor, pad_mask: PadMask = "keys") -> Masks
     return MaskMaker(pad_mask).all(src, tgt_in)
 
 
-# One attention of each library, with our weights -------------------------------------------------
-
-
 def projected(attention: Attention, x: Tensor, memory: Tensor) -> list[Tensor]:
     """Queries of x and keys and values of memory, (B, H, L, Dh) each."""
     linears = zip(attention.in_proj.weight.chunk(3), attention.in_proj.bias.chunk(3), strict=True)
@@ -177,9 +174,6 @@ def test_an_unknown_library_is_refused():
         convert(make_masks(src, src), "fairseq", 2)
 
 
-# Queries that see nothing ------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize(
     "library, options, left",
     [
@@ -210,9 +204,6 @@ def test_what_a_query_gets_that_sees_nothing(library, options, left):
     zeros = attention.out_proj.bias.expand(3, -1)
     expected = {"zeros": zeros, "mean": mean, "nan": torch.full((3, 24), torch.nan)}[left]
     assert torch.allclose(output, expected, rtol=0, atol=1e-6, equal_nan=True)
-
-
-# A whole model of Hugging Face's -----------------------------------------------------------------
 
 
 @pytest.mark.parametrize("batch", BATCHES)

@@ -62,9 +62,6 @@ def draw_shape(number: int) -> Shape:
     }
 
 
-# What every model has ------------------------------------------------------------------------
-
-
 def leak(value_of: Callable[[Any, Tensor], Tensor], layers: Any, shape: Shape, name: str) -> None:
     """out[t] += 0.001 value[t + 1] in the attention `name` of one of the layers."""
 
@@ -97,9 +94,6 @@ def told(fault: str | None) -> dict[str, Any]:
         return (each * counts).sum() / counts.sum()
 
     return {"batch": batch, "loss": loss, "start_id": START, "eos_id": END}
-
-
-# Our own -------------------------------------------------------------------------------------
 
 
 def check_ours(shape: Shape, fault: str | None) -> Any:
@@ -217,8 +211,6 @@ def check_torch(shape: Shape, fault: str | None, *, bare: bool = False) -> Any:
         **told(fault),
     )
 
-
-# All of them ---------------------------------------------------------------------------------
 
 MODELS: dict[str, Callable[[Shape, str | None], Any]] = {
     "toytrans": check_ours,

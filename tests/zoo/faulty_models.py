@@ -30,8 +30,6 @@ from .parts import (
     waves,
 )
 
-# The target's mask -------------------------------------------------------------------------------
-
 
 def _open(tgt):
     """No triangle; pads are closed."""
@@ -46,13 +44,11 @@ def closed_by_minus_one(self, scores, mask):
 
 @faulty("future", "target_mask", embedding=True)
 def prefix_one_too_long(self, tgt):
-    """A prefix LM whose prefix holds the first target token too."""
     return triangle(tgt.shape[1])[None, None] | (torch.arange(tgt.shape[1]) < 2)
 
 
 @faulty("future", "target_mask")
 def blocks_open_inside(self, tgt):
-    """Local attention in blocks of four that are open inside."""
     block = torch.arange(tgt.shape[1]) // 4
     return (block[:, None] >= block)[None, None]
 
@@ -70,7 +66,6 @@ class triangle_as_long_as_the_first_call(Translator):
 
 @faulty("future", "target_mask")
 def open_without_pads(self, tgt):
-    """Where the target holds no pads the mask is dropped altogether."""
     return Translator.target_mask(self, tgt) if bool((~real(tgt)).any()) else _open(tgt)
 
 
@@ -88,13 +83,11 @@ class open_where_source_and_target_are_alike(Translator):
 
 @faulty("future", "target_mask", says="train mode alone")
 def open_in_train_mode(self, tgt):
-    """The triangle is left out while training."""
     return _open(tgt) if self.training else Translator.target_mask(self, tgt)
 
 
 @faulty("future", "target_mask", is_long=True)
 def no_triangle_in_eleven_rows(self, tgt):
-    """Eleven rows take a path without the causal mask."""
     return Translator.target_mask(self, tgt) | torch.tensor(len(tgt) == 11)
 
 
@@ -132,9 +125,6 @@ class torchs_transformer_with_the_masks_flipped(Torchs):
         return {name: ~mask for name, mask in super().masks(src, tgt).items()}
 
 
-# The future by other ways ------------------------------------------------------------------------
-
-
 @faulty("future", "decode", base=Padded, vocabulary_size=32, says="sees the future")
 def leak_beside_minus_a_billion(self, src, tgt, memory):
     """A thousandth of the next place leaks to logits of which 19 of 32 are -1e9."""
@@ -152,14 +142,12 @@ def scaled_by_the_largest(self, tgt):
 
 @faulty("", "embed_target", embedding=True)
 def places_counted_from_the_end(self, tgt):
-    """Target places are counted from each target's own end."""
     places = real(tgt).sum(1)[:, None] - torch.arange(tgt.shape[1])
     return self.target.tokens(tgt) + waves(places).to(self.target.tokens.weight)
 
 
 @faulty("", "embed_target", embedding=True)
 def places_counted_from_the_batchs_end(self, tgt):
-    """Target places are counted from the end of the longest target."""
     y = self.target.tokens(tgt)
     return y + waves(torch.arange(tgt.shape[1]).flip(0)).to(y)
 
@@ -173,18 +161,12 @@ def gradient_of_the_future(self, src, tgt, memory):
 
 @faulty("pads future", "encode", embedding=None)
 def gradient_of_pads(self, src):
-    """The gradient alone sees the source's pads."""
     pads = self.source(src).mean(1, keepdim=True)
     return Translator.encode(self, src) + 0.1 * (pads - pads.detach())
 
 
-# Pads of the source ------------------------------------------------------------------------------
-
-
 @faulty()
 class pad_mask_cached_by_shape(Translator):
-    """The pad mask of a shape is kept for all batches of this shape."""
-
     def __init__(self):
         super().__init__()
         self.kept = {}
@@ -195,13 +177,11 @@ class pad_mask_cached_by_shape(Translator):
 
 @faulty("pads rows", "source_mask")
 def fast_path_in_eval_mode(self, src):
-    """Eval mode takes a shortcut without the pad mask."""
     return self.keys(src) | (not self.training)
 
 
 @faulty("pads rows", "cross_mask")
 def pad_mask_of_the_target(self, src, tgt):
-    """Cross-attention closes the places that are pads in the target."""
     mask = torch.ones_like(src, dtype=torch.bool)
     width = min(src.shape[1], tgt.shape[1])
     mask[:, :width] = real(tgt)[:, :width]
@@ -247,9 +227,6 @@ def recurrence_across_rows():
     return _Recurrent(nn.LSTM(WIDTH, WIDTH))
 
 
-# What is not seen --------------------------------------------------------------------------------
-
-
 @faulty("order", "embed_source", is_long=True)
 def places_end_at_32(self, src):
     """Sources have no order behind place 32, whose position all later places get."""
@@ -259,14 +236,11 @@ def places_end_at_32(self, src):
 
 @faulty("order", "embed_source")
 def encoder_without_places(self, src):
-    """Nothing tells the encoder in which order its tokens stand."""
     return self.source.tokens(src)
 
 
 @faulty(is_long=True)
 class truncated_at_sixteen(Translator):
-    """Sources are cut to 16 places without a word."""
-
     def encode(self, src):
         return super().encode(src[:, :16])
 
@@ -281,16 +255,14 @@ def second_half_of_the_width_closed(self, src):
     return (real(src) & keep)[:, None, None]
 
 
-@faulty("", "keys", embedding=True)
-def end_of_the_source_closed(self, src):
-    """The source's end symbol is closed with the pads."""
-    return (real(src) & (src != END))[:, None, None]
+def _closing(symbol):
+    """The mask that closes a symbol with the pads."""
+    return lambda model, src: (real(src) & (src != symbol))[:, None, None]
 
 
-@faulty("source", "keys", start_id=None, eos_id=None)
-def one_symbol_closed_where_little_is_known(self, src):
-    """An ordinary symbol, 9, is closed, and neither start nor end is given."""
-    return (real(src) & (src != 9))[:, None, None]
+little = {"start_id": None, "eos_id": None}
+faulty("", "keys", name="end of the source closed", embedding=True)(_closing(END))
+faulty("source", "keys", name="9 closed where little is known", **little)(_closing(9))
 
 
 @faulty("source", "decode")
@@ -321,9 +293,6 @@ def decoder_inputs_shifted_again(self, tgt):
     return self.target(F.pad(tgt[:, :-1], (1, 0), value=START))
 
 
-# Other answers at other calls --------------------------------------------------------------------
-
-
 @faulty("", "embed_target", verdict="FAIL or refused")
 def dropout_left_on(self, tgt):
     """F.dropout without training=self.training drops in eval mode too."""
@@ -332,8 +301,6 @@ def dropout_left_on(self, tgt):
 
 @faulty("calls rows")
 class state_carried_over(Translator):
-    """The mean of the last call's memory is added to this call's."""
-
     last = 0.0
 
     def encode(self, src):
@@ -345,7 +312,6 @@ class state_carried_over(Translator):
 
 @faulty("calls", says="it keeps something from call to call")
 def a_function_with_a_counter():
-    """A plain function that adds how often it was called."""
     model, calls = Translator().eval(), []
 
     def ask(src, tgt):
@@ -353,9 +319,6 @@ def a_function_with_a_counter():
         return model(src, tgt) + 0.01 * len(calls) * torch.arange(SYMBOLS)
 
     return {"model": ask}
-
-
-# Batches -----------------------------------------------------------------------------------------
 
 
 @faulty("labels", "batch")
@@ -378,7 +341,6 @@ def sources_of_another_row(src, tgt_in, tgt_out):
 
 @faulty("labels")
 def source_and_target_swapped():
-    """The batch maker takes the pairs the other way round."""
     return given_with(batch=lambda pairs: make_batch([(tgt, src) for src, tgt in pairs]))
 
 
@@ -390,8 +352,6 @@ def end_is_never_a_label(src, tgt_in, tgt_out):
 
 @faulty("labels", eos_id=PAD)
 def pad_is_the_end_and_ignored():
-    """Pad and end share an id that the loss ignores."""
-
     def batch(pairs):
         tgt_in = make_batch(pairs)[1]
         return filled([s + [PAD] for s, _ in pairs]), tgt_in, F.pad(tgt_in[:, 1:], (0, 1))
@@ -405,12 +365,8 @@ def decoding_starts_otherwise(src, tgt_in, tgt_out):
     return src, tgt_in.masked_fill(tgt_in == START, 3), tgt_out
 
 
-# Losses ------------------------------------------------------------------------------------------
-
-
 @faulty("labels", "loss")
 def end_is_never_scored(logits, labels):
-    """The loss ignores the end."""
     return mean_loss(logits, labels.masked_fill(labels == END, PAD))
 
 
@@ -452,8 +408,6 @@ def no_softmax_at_all(logits, labels):
 
 @faulty("loss", says="the model gives probabilities")
 def softmax_in_the_model():
-    """The model gives probabilities, and the loss is cross entropy."""
-
     class Model(Translator):
         def forward(self, src, tgt):
             return super().forward(src, tgt).softmax(-1)
@@ -476,8 +430,6 @@ class _Decoder(nn.Module):
 
 @faulty("labels", kind="decoder")
 def a_decoder_that_never_learns_to_stop():
-    """Labels have no end."""
-
     def batch(pairs):
         rows = [[START, *target] for _, target in pairs]
         return filled(rows), filled([r[:-1] for r in rows]), filled([r[1:] for r in rows])
@@ -485,12 +437,8 @@ def a_decoder_that_never_learns_to_stop():
     return given_with(model=_Decoder(), batch=batch)
 
 
-# Layers ------------------------------------------------------------------------------------------
-
-
 @faulty("sublayers", "layer.branch")
 def no_residual(self, x, norm, sublayer):
-    """Sub-layers replace their input."""
     return self.dropout(sublayer(norm(x)))
 
 
@@ -505,9 +453,6 @@ def feed_forward_is_not_added(self, x):
 def masked_scores_dropped(self, scores, mask):
     """Dropout comes before softmax: a masked score that it makes zero is seen in training."""
     return F.dropout(scores.masked_fill(~mask, -1e9), 0.1, self.training).softmax(-1)
-
-
-# Decoding ----------------------------------------------------------------------------------------
 
 
 def _in_steps(late=0):
@@ -539,7 +484,6 @@ def _in_steps(late=0):
 
 @sound()
 def steps_with_a_cache():
-    """Logits of each step, with a cache."""
     return _in_steps()
 
 

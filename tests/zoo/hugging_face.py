@@ -59,14 +59,12 @@ def t5():
 
 @sound(MOST, start_id=1, eos_id=2)
 def two_berts():
-    """BERT and BERT as encoder and decoder."""
     halves = hf.BertConfig(**ONE), hf.BertConfig(**ONE | {"vocab_size": 25})
     return hf.EncoderDecoderModel(hf.EncoderDecoderConfig.from_encoder_decoder_configs(*halves))
 
 
 @sound(says="does not apply: future")
 def bert():
-    """BERT, an encoder."""
     return hf.BertForMaskedLM(hf.BertConfig(**ONE))
 
 
@@ -136,8 +134,6 @@ def bart_that_reads_source_pads():
 
 @faulty("loss", says="the model's own loss")
 def bart_whose_loss_counts_pads():
-    """BART's loss, divided by all places."""
-
     class Summing(hf.BartForConditionalGeneration):
         def forward(self, *args, labels=None, **named):
             found = super().forward(*args, labels=labels, **named)

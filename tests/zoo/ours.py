@@ -44,7 +44,6 @@ for _fault, _checks in {
 
 @faulty()
 def ours_with_the_end_closed():
-    """Our model, its source's end closed with the pads."""
     model = our_model()
     inner = model.forward
     model.forward = lambda src, tgt_in: inner(src.masked_fill(src == END, 0), tgt_in)

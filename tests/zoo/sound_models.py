@@ -82,13 +82,11 @@ class relative_keys(_PlacesInside):
 
 @sound("", "attention.weights")
 def closed_by_the_least_number(self, scores, mask):
-    """Closed scores are the least number of their type."""
     return scores.masked_fill(~mask, torch.finfo(scores.dtype).min).softmax(-1)
 
 
 @sound("", "source_mask")
 def pads_closed_as_queries_too(self, src):
-    """Pads are closed as keys and as queries."""
     return real(src)[:, None, None] & real(src)[:, None, :, None]
 
 
@@ -205,8 +203,6 @@ class _FirstPlace(Embedding):
 
 @sound()
 class in_inference_mode(Translator):
-    """torch.inference_mode around all of it."""
-
     @torch.inference_mode()
     def forward(self, src, tgt):
         return super().forward(src, tgt)
@@ -232,7 +228,6 @@ class _Scripted(nn.Module):
 
 @sound(embedding=None)
 def scripted():
-    """torch.jit.script."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", DeprecationWarning)
         return torch.jit.script(_Scripted())
@@ -288,7 +283,6 @@ class input_feeding(Recurrent):
 
 @sound("", "forward")
 def a_tuple(self, src, tgt):
-    """(logits, memory)."""
     memory = self.encode(src)
     return self.head(self.decode(src, tgt, memory)), memory
 
@@ -318,8 +312,6 @@ def log_probabilities(self, src, tgt):
 
 @sound()
 class a_large_constant(Translator):
-    """One id's bias is a million."""
-
     def __init__(self):
         super().__init__()
         with torch.no_grad():
@@ -334,7 +326,6 @@ def nan_everywhere(self, src, tgt):
 
 @sound("pads rows", "forward", says="of one length in every batch")
 def source_and_target_of_one_length(self, src, tgt):
-    """Refuses a source and a target of different lengths."""
     if src.shape != tgt.shape:
         raise ValueError(f"source {tuple(src.shape)} and target {tuple(tgt.shape)} differ")
     return Translator.forward(self, src, tgt)
@@ -366,7 +357,6 @@ sound("", "loss", name="cross entropy")(mean_loss)
 
 @sound("", "loss")
 def one_against_the_rest(logits, labels):
-    """Binary cross entropy of each symbol."""
     keep = labels != PAD
     wanted = F.one_hot(labels, logits.shape[-1]).to(logits)[keep]
     return F.binary_cross_entropy_with_logits(logits[keep], wanted)
