@@ -11,12 +11,11 @@ import torch
 import zoo
 from conftest import VOCABULARY, config_of
 from torch import nn
-from zoo import built, hugging_face, parts
+from zoo import built, hugging_face, parts, with_part
 from zoo.attention_by_hand import Hand
 from zoo.parts import (
     Attention,
     Embedding,
-    Layer,
     Torchs,
     Translator,
     real,
@@ -129,35 +128,29 @@ def test_a_fault_fails_the_checks_on_its_card(fault, norm):
 
 
 def test_the_number_of_pads_is_told_from_what_they_hold():
-    class ByWidth(Translator):
-        def embed_source(self, src):
-            return self.source(src) * src.shape[1]
-
-    model = ByWidth().eval()
+    by_width = lambda model, src: model.source(src) * src.shape[1]  # noqa: E731
+    model = with_part("embed_source", by_width)
     report = check(model, **IDS, embedding=(model.source, model.target))
     assert failing(report) >= {"pads", "rows"} and report["future"].verdict == "PASS"
     assert "it may be how many there are" in report["pads"].message
 
 
 def test_what_rounds_to_single_precision_inside_is_measured_as_such():
-    class Half(Translator):
-        class attention(Attention):
-            def weights(self, scores, mask):
-                return super().weights(scores.float(), mask).to(scores)
+    def weights(attention, scores, mask):
+        return Attention.weights(attention, scores.float(), mask).to(scores)
 
     model = around_torch().eval()
-    for single in (Half(), lambda src, tgt: model(src, tgt).double()):
+    half = with_part("attention.weights", weights)
+    for single in (half, lambda src, tgt: model(src, tgt).double()):
         report = ask(single, length=20, eos_id=2)
         assert report.precision == "float32" and not failing(report)
 
 
 def test_a_triangle_of_cross_attention_is_named():
-    class Triangle(Translator):
-        def cross_mask(self, src, tgt):
-            square = torch.ones(tgt.shape[1], src.shape[1], dtype=torch.bool).tril()
-            return super().cross_mask(src, tgt) & square
+    def cross_mask(model, src, tgt):
+        return model.keys(src) & torch.ones(tgt.shape[1], src.shape[1], dtype=torch.bool).tril()
 
-    found = check(Triangle(), **IDS, only="source")["source"]
+    found = check(with_part("cross_mask", cross_mask), **IDS, only="source")["source"]
     assert found.verdict == "FAIL" and "at the source through a triangle" in found.message
 
 
@@ -279,9 +272,9 @@ def test_every_difference_of_lengths_and_number_of_rows_is_tried():
 
 
 def test_checks_are_chosen_by_name():
-    report = ask(Running(), kind="decoder", only="pads,future")
-    assert [found.name for found in report.results] == ["pads", "future"]
-    assert "order" not in {f.name for f in ask(Running(), kind="decoder", skip="order").results}
+    for chosen in ({"only": "pads,future"}, {"skip": {*CHECKS} - {"pads", "future"}}):
+        report = ask(Running(), kind="decoder", **chosen)
+        assert [found.name for found in report.results] == ["pads", "future"]
     with pytest.raises(UserError, match="skip future, pads: no check is left"):
         ask(Running(), only="pads", skip="future,pads")
     with pytest.raises(UserError, match="no check pad; did you mean pads"):
@@ -379,21 +372,22 @@ def test_a_loss_that_was_given_and_cannot_be_asked_is_no_pass(lacking, given):
 
 
 def test_a_loss_that_sees_no_logits_cannot_be_judged():
-    blind = parts.given_with(loss=lambda logits, labels: (0 * logits).sum() + 1)
-    found = check(**SIZES, **blind, only="loss")["loss"].parts["likelier labels"]
+    blind = of_loss(lambda logits, labels: (0 * logits).sum() + 1)
+    found = ask(Translator(), **blind, only="loss")["loss"].parts["likelier labels"]
     assert found.verdict == "cannot judge" and "the loss is 1.0000, whatever" in found.message
 
 
 def test_a_decoding_of_nothing_is_not_judged_and_named_last():
     start = lambda src: torch.full((len(src), 1), zoo.START)  # noqa: E731
     report = check(Translator(), **IDS, only="future,steps", generate=start)
-    assert report["steps"].verdict == "cannot judge"
-    assert str(report).endswith("\nPASS; not judged: steps")
+    assert report["steps"].verdict == "cannot judge" and str(report).endswith(
+        "\nPASS; not judged: steps"
+    )
 
 
 def test_embeddings_that_are_not_used_prove_nothing():
     model = around_torch().eval()
-    report = ask(lambda s, t: model(s, t), embedding=nn.Embedding(20, 16))
+    report = ask(lambda s, t: model(s, t), embedding=nn.Embedding(20, 16), only="pads")
     found = report["pads"].parts["their embeddings"]
     assert report.passed and found.verdict == "cannot judge"
     assert "not what the model embeds" in found.message
@@ -403,12 +397,8 @@ def test_layers_of_any_name_are_judged_and_what_is_not_is_said():
     class Sound(Translator):
         attention, depth = Hand, 2
 
-    class Lost(Sound):
-        class layer(Layer):
-            def branch(self, x, norm, sublayer):
-                return sublayer(norm(x))
-
-    for model, verdict in ((Sound(), "PASS"), (Lost(), "FAIL")):
+    lost = with_part("layer.branch", lambda layer, x, norm, part: part(norm(x)), Sound)
+    for model, verdict in ((Sound(), "PASS"), (lost, "FAIL")):
         report = check(model, **IDS, only="sublayers")
         assert report.verdict == verdict, str(report)
         assert "not judged: sublayers by feed-forward" in report.end

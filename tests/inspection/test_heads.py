@@ -24,12 +24,7 @@ def batch_of(rows: list[list[int]], source_bos: bool) -> Batch:
 
 def visible_of(part: str, batch: Batch) -> Tensor:
     """What the masks of a sound model open, (B, Tq, Tk)."""
-    masks = MaskMaker("keys")
-    mask = {
-        "encoder": masks.encoder_self(batch.src),
-        "decoder": masks.decoder_self(batch.tgt_in),
-        "cross": masks.cross(batch.src, batch.tgt_in),
-    }[part][:, 0]
+    mask = MaskMaker("keys").all(batch.src, batch.tgt_in)[PARTS.index(part)][:, 0]
     return mask.expand(-1, h.axes(part, batch)[0].shape[1], -1)
 
 

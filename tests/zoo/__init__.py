@@ -54,7 +54,7 @@ def entry(
     def register(maker: Any) -> Any:
         def build() -> dict[str, Any]:
             torch.manual_seed(3)
-            made = _with_part(base, part, maker) if part else maker()
+            made = with_part(part, maker, base) if part else maker()
             made = made if isinstance(made, dict) else {"model": made}
             model = made["model"]
             named = {"pad_id": PAD, "vocabulary_size": SYMBOLS, "start_id": START, "eos_id": END}
@@ -76,7 +76,8 @@ faulty = partial(entry, verdict="FAIL")
 sound = partial(entry, verdict="PASS", embedding=True)
 
 
-def _with_part(base: type, part: str, other: Any) -> Any:
+def with_part(part: str, other: Any, base: type = Translator) -> Any:
+    """A model with another part, or the arguments of `check` with another loss or batch."""
     if part == "loss":
         return given_with(loss=other)
     if part == "batch":

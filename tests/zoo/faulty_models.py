@@ -7,23 +7,16 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 
-from . import faulty, sound
+from . import END, PAD, START, SYMBOLS, Translator, faulty, given_with, make_batch, sound
 from .parts import (
-    END,
-    PAD,
-    START,
-    SYMBOLS,
     WIDTH,
     Attention,
     Embedding,
     Layer,
     Padded,
     Torchs,
-    Translator,
     ahead,
     filled,
-    given_with,
-    make_batch,
     mean_loss,
     real,
     triangle,
@@ -117,12 +110,10 @@ class row_of_pads_may_give_nan(_OpenNowhere):
     """A source without tokens gives NaN, and nothing says that such a source can come."""
 
 
-@faulty("future")
-class torchs_transformer_with_the_masks_flipped(Torchs):
+@faulty("future", "masks", base=Torchs)
+def torchs_transformer_with_the_masks_flipped(self, src, tgt):
     """True = may look, passed to layers for which True = blocked."""
-
-    def masks(self, src, tgt):
-        return {name: ~mask for name, mask in super().masks(src, tgt).items()}
+    return {name: ~mask for name, mask in Torchs.masks(self, src, tgt).items()}
 
 
 @faulty("future", "decode", base=Padded, vocabulary_size=32, says="sees the future")
@@ -406,13 +397,9 @@ def no_softmax_at_all(logits, labels):
     return F.nll_loss(logits.mT, labels, ignore_index=PAD)
 
 
-@faulty("loss", says="the model gives probabilities")
-def softmax_in_the_model():
-    class Model(Translator):
-        def forward(self, src, tgt):
-            return super().forward(src, tgt).softmax(-1)
-
-    return given_with(model=Model())
+@faulty("loss", "forward", says="gives probabilities", batch=make_batch, loss=mean_loss)
+def softmax_in_the_model(self, src, tgt):
+    return Translator.forward(self, src, tgt).softmax(-1)
 
 
 class _Decoder(nn.Module):

@@ -13,33 +13,22 @@ from torch.utils.checkpoint import checkpoint
 
 from toytrans.checks.adapters import TorchTransformer
 
-from . import sound
+from . import END, PAD, START, SYMBOLS, Translator, given_with, sound
 from .parts import (
-    END,
     HEADS,
-    PAD,
-    START,
-    SYMBOLS,
     WIDTH,
     Attention,
     Embedding,
     Layer,
     Padded,
     Torchs,
-    Translator,
     filled,
-    given_with,
     mean_loss,
     merge_heads,
     real,
     split_heads,
     waves,
 )
-
-
-def _distances(q, k):
-    """(Tq, Tk): key's place less the query's."""
-    return torch.arange(k.shape[-2]) - torch.arange(q.shape[-2])[:, None]
 
 
 class _PlacesInside(Translator):
@@ -76,7 +65,8 @@ class relative_keys(_PlacesInside):
             self.relative = nn.Parameter(torch.randn(17, WIDTH // HEADS))
 
         def scores(self, q, k):
-            keys = self.relative[_distances(q, k).clamp(-8, 8) + 8]
+            places = torch.arange(q.shape[-2])
+            keys = self.relative[(places - places[:, None]).clamp(-8, 8) + 8]
             return (q @ k.mT + torch.einsum("bhqd,qkd->bhqk", q, keys)) / math.sqrt(q.shape[-1])
 
 
@@ -201,11 +191,7 @@ class _FirstPlace(Embedding):
         return self.tokens(ids) + waves(torch.arange(len(ids)))[:, None].to(self.tokens.weight)
 
 
-@sound()
-class in_inference_mode(Translator):
-    @torch.inference_mode()
-    def forward(self, src, tgt):
-        return super().forward(src, tgt)
+sound("", "forward", name="in inference mode")(torch.inference_mode()(Translator.forward))
 
 
 class _Scripted(nn.Module):
