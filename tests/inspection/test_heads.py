@@ -30,16 +30,9 @@ def visible_of(part: str, batch: Batch) -> Tensor:
 
 def by_hand(part: str, rule: str, n: int, t: int, source_bos: bool) -> int:
     """The index of the key that a rule names for the symbol at place t = 1 .. n, or -1."""
-    place = {
-        "itself": t,
-        "same place": t,
-        "mirror place": n + 1 - t,
-        "before mirror": n - t,
-        "after mirror": n + 2 - t,
-        "previous": t - 1,
-        "next": t + 1,
-        "end": n + 1,
-    }.get(rule)
+    places = {"itself": t, "same place": t, "previous": t - 1, "next": t + 1, "end": n + 1}
+    places |= {"mirror place": n + 1 - t, "before mirror": n - t, "after mirror": n + 2 - t}
+    place = places.get(rule)
     if rule == "first":
         return 0
     starts_with_bos = source_bos or part == "decoder"

@@ -50,13 +50,9 @@ def draw_shape(number: int) -> Shape:
     chance = random.Random(f"0 {number}")
     heads, width = chance.choice((2, 3, 4)), chance.choice((4, 6, 8))
     depth = chance.choice((1, 2, 3))
-    model = {
-        "n_heads": heads,
-        "d_model": heads * width,
-        "n_encoder_layers": depth,
-        "n_decoder_layers": depth,
-        "d_ff": chance.choice((16, 32, 48)),
-    }
+    model: dict[str, Any] = {"n_heads": heads, "d_model": heads * width}
+    model |= {"n_encoder_layers": depth, "n_decoder_layers": depth}
+    model["d_ff"] = chance.choice((16, 32, 48))
     vocabulary = chance.choice((12, 30, 60))
     model["norm"] = chance.choice(("pre", "post"))
     model["positions"] = chance.choice(("sinusoidal", "learned", "anchored"))

@@ -31,7 +31,6 @@ def _open(tgt):
 
 @faulty("future", "attention.weights")
 def closed_by_minus_one(self, scores, mask):
-    """Closed scores lose 1, not infinity."""
     return (scores - (~mask).to(scores)).softmax(-1)
 
 
@@ -251,14 +250,12 @@ def _closing(symbol):
     return lambda model, src: (real(src) & (src != symbol))[:, None, None]
 
 
-little = {"start_id": None, "eos_id": None}
 faulty("", "keys", name="end of the source closed", embedding=True)(_closing(END))
-faulty("source", "keys", name="9 closed where little is known", **little)(_closing(9))
+faulty("source", "keys", name="one symbol closed", start_id=None, eos_id=None)(_closing(9))
 
 
 @faulty("source", "decode")
 def source_is_not_read(self, src, tgt, memory):
-    """Cross-attention's output is multiplied by a gate that is never opened."""
     return Translator.decode(self, src, tgt, 0 * memory)
 
 
@@ -274,13 +271,11 @@ def decoder_without_self_attention(self, src, tgt, memory):
 
 @faulty("target", "embed_target")
 def target_is_not_read(self, tgt):
-    """The decoder reads the start token at every place."""
     return self.target(torch.full_like(tgt, START))
 
 
 @faulty("target", "embed_target")
 def decoder_inputs_shifted_again(self, tgt):
-    """The model puts a start before inputs that have one."""
     return self.target(F.pad(tgt[:, :-1], (1, 0), value=START))
 
 
@@ -375,7 +370,6 @@ def the_wrong_labels_ignored(logits, labels):
 
 @faulty("loss labels", "loss")
 def first_label_ignored(logits, labels):
-    """logits[:, 1:] against labels[:, 1:]: the first label is never scored."""
     return mean_loss(logits[:, 1:], labels[:, 1:])
 
 
@@ -387,13 +381,11 @@ def the_sign_of_the_loss(logits, labels):
 
 @faulty("loss", "loss", says="it takes softmax twice; give cross entropy the logits")
 def softmax_in_the_loss(logits, labels):
-    """Cross entropy of probabilities."""
     return mean_loss(logits.softmax(-1), labels)
 
 
 @faulty("loss", "loss", says="take log_softmax before nll_loss")
 def no_softmax_at_all(logits, labels):
-    """nll_loss of logits."""
     return F.nll_loss(logits.mT, labels, ignore_index=PAD)
 
 
@@ -431,7 +423,6 @@ def no_residual(self, x, norm, sublayer):
 
 @faulty("sublayers", "layer.feed_forward")
 def feed_forward_is_not_added(self, x):
-    """The feed-forward layer runs, and its result is dropped."""
     self.fc2(self.fc1(x).relu())
     return torch.zeros_like(x)
 
@@ -469,15 +460,8 @@ def _in_steps(late=0):
     return {"model": model, "generate": logits}
 
 
-@sound()
-def steps_with_a_cache():
-    return _in_steps()
-
-
-@faulty("steps")
-def steps_one_place_late():
-    """The first step counts its place as 1."""
-    return _in_steps(late=1)
+sound(name="steps with a cache")(_in_steps)
+faulty("steps", name="steps one place late")(lambda: _in_steps(late=1))
 
 
 def _greedy():

@@ -180,15 +180,10 @@ class torchs_transformer_time_first(Torchs):
 
     def __init__(self):
         super().__init__(batch_first=False)
-        self.source, self.target = _FirstPlace(), _FirstPlace()
 
-    def masks(self, src, tgt):
-        return super().masks(src.mT, tgt.mT)
-
-
-class _FirstPlace(Embedding):
-    def forward(self, ids):
-        return self.tokens(ids) + waves(torch.arange(len(ids)))[:, None].to(self.tokens.weight)
+    def forward(self, src, tgt):
+        x, y = (f(ids.mT).transpose(0, 1) for f, ids in ((self.source, src), (self.target, tgt)))
+        return self.head(self.transformer(x, y, **self.masks(src.mT, tgt.mT)))
 
 
 sound("", "forward", name="in inference mode")(torch.inference_mode()(Translator.forward))
