@@ -26,20 +26,22 @@ def test_the_zoo_holds_models_that_fail_each_check_and_sound_ones():
     assert failing == {*CHECKS}
 
 
-@pytest.mark.parametrize("entry", entries(), ids=lambda entry: f"{entry.family}: {entry.name}")
+@pytest.mark.parametrize("entry", entries(), ids=lambda entry: entry.name)
 def test_a_model_gets_its_verdict(entry: Entry, monkeypatch: pytest.MonkeyPatch):
-    """Of a sound model that costs much, the longest sequences are left out."""
+    """Of a sound model that costs much, the longest sequences are left out. A faulty one is asked
+    for the checks that find it, of which one failure is the verdict, whatever others say."""
+    arguments = entry.build() | ({} if entry.is_long else {"length": 7})
     if entry.verdict == "PASS":
         monkeypatch.setattr(plan, "WORK", 10e9)
-    arguments = entry.build() | ({} if entry.is_long else {"length": 7})
+    elif entry.verdict == "FAIL":
+        arguments["only"] = entry.checks
     try:
         report = toytrans.check(**arguments)
         verdict = report.verdict
         words = "\n".join([str(report), *(found.message for found in report.results)])
-        of = {kind: {found.name for found in report.of(kind)} for kind in ("PASS", "FAIL")}
     except UserError as refusal:
-        verdict, words, of = "refused", str(refusal), {}
-    assert verdict in entry.verdict.split(" or "), f"{entry.why}\n{words}"
-    assert verdict != "FAIL" or not entry.checks or of["FAIL"] & set(entry.checks), words
-    assert verdict != "PASS" or of["PASS"] >= set(entry.checks), words
+        verdict, words = "refused", str(refusal)
+    assert verdict in entry.verdict.split(" or "), words
+    if verdict == "PASS":
+        assert {found.name for found in report.of("PASS")} >= set(entry.checks), words
     assert entry.says in words

@@ -24,27 +24,15 @@ def batch_of(rows: list[list[int]], source_bos: bool) -> Batch:
 
 def visible_of(part: str, batch: Batch) -> Tensor:
     """What the masks of a sound model open, (B, Tq, Tk)."""
-    masks = MaskMaker("keys")
-    mask = {
-        "encoder": masks.encoder_self(batch.src),
-        "decoder": masks.decoder_self(batch.tgt_in),
-        "cross": masks.cross(batch.src, batch.tgt_in),
-    }[part][:, 0]
+    mask = MaskMaker("keys").all(batch.src, batch.tgt_in)[PARTS.index(part)][:, 0]
     return mask.expand(-1, h.axes(part, batch)[0].shape[1], -1)
 
 
 def by_hand(part: str, rule: str, n: int, t: int, source_bos: bool) -> int:
     """The index of the key that a rule names for the symbol at place t = 1 .. n, or -1."""
-    place = {
-        "itself": t,
-        "same place": t,
-        "mirror place": n + 1 - t,
-        "before mirror": n - t,
-        "after mirror": n + 2 - t,
-        "previous": t - 1,
-        "next": t + 1,
-        "end": n + 1,
-    }.get(rule)
+    places = {"itself": t, "same place": t, "previous": t - 1, "next": t + 1, "end": n + 1}
+    places |= {"mirror place": n + 1 - t, "before mirror": n - t, "after mirror": n + 2 - t}
+    place = places.get(rule)
     if rule == "first":
         return 0
     starts_with_bos = source_bos or part == "decoder"

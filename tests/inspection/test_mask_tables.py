@@ -146,9 +146,6 @@ def test_a_pair_of_another_librarys_masks_is_that_pairs(library, pad_mask, fault
             assert torch.equal(shown[name], inspected.full_mask(name)[row]), (library, name, row)
 
 
-# What masks do to the numbers ----------------------------------------------------------------
-
-
 def row_of(table: Table, label: str) -> list[float]:
     """One row of numbers of a table, without what stands behind the bar."""
     return [float(cell) for cell in dict(table.rows)[label] if "|" not in cell]
@@ -181,9 +178,6 @@ def test_the_softmax_of_one_row_adds_up(positions):
     assert f"{loose[2]:.3f} on later tokens" in table.notes[0] and sum(loose[3:]) > 0
     assert table.notes[1] == "With the mask 0 of the weight is on pads and 0 on later tokens."
     assert "-65504: it becomes -inf" in table.notes[2]
-
-
-# Tables --------------------------------------------------------------------------------------
 
 
 def test_numbers_are_short_and_zero_means_zero():

@@ -10,7 +10,6 @@ from conftest import VOCABULARY, model_of
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from toytrans.config.names import PadMask
 from toytrans.errors import UserError
 from toytrans.export.to_huggingface import converted
 from toytrans.inspection.masks import LIBRARIES, convert
@@ -38,14 +37,6 @@ BATCHES = [
     ),
 ]
 """src and tgt_in, with pads behind and between, and with a single token."""
-
-
-def make_masks(src: Tensor, tgt_in: Tensor, pad_mask: PadMask = "keys") -> Masks:
-    """The three masks of a batch."""
-    return MaskMaker(pad_mask).all(src, tgt_in)
-
-
-# One attention of each library, with our weights -------------------------------------------------
 
 
 def projected(attention: Attention, x: Tensor, memory: Tensor) -> list[Tensor]:
@@ -157,13 +148,13 @@ def test_with_our_weights_a_library_computes_our_attention(library, batch):
     drawn = Masks(*(torch.rand(rows, 1, *shape) < 0.4 for shape in shapes))
     for mask in drawn:
         mask[..., 0] |= ~mask.any(-1)
-    assert (~make_masks(src, tgt_in).decoder_self & drawn.decoder_self).any()
+    assert (~MaskMaker().all(src, tgt_in).decoder_self & drawn.decoder_self).any()
     assert {*WAYS, "hf"} == set(LIBRARIES), "every library is tried"
     for name in ATTENTIONS:
         real = (src if name == "encoder_self" else tgt_in) != PAD_ID
         for masks, where in (
-            (make_masks(src, tgt_in, "keys"), real),
-            (make_masks(src, tgt_in, "keys_and_queries"), real),
+            (MaskMaker("keys").all(src, tgt_in), real),
+            (MaskMaker("keys_and_queries").all(src, tgt_in), real),
             (drawn, torch.ones_like(real)),
         ):
             ours, theirs = both(name, masks, src, tgt_in, library)
@@ -174,10 +165,7 @@ def test_with_our_weights_a_library_computes_our_attention(library, batch):
 def test_an_unknown_library_is_refused():
     src = torch.tensor([[4, 2]])
     with pytest.raises(UserError, match="'fairseq': known are torch-mha, .*annotated$"):
-        convert(make_masks(src, src), "fairseq", 2)
-
-
-# Queries that see nothing ------------------------------------------------------------------------
+        convert(MaskMaker().all(src, src), "fairseq", 2)
 
 
 @pytest.mark.parametrize(
@@ -198,7 +186,7 @@ def test_an_unknown_library_is_refused():
 def test_what_a_query_gets_that_sees_nothing(library, options, left):
     """In fp32, of one pair whose source is two pads."""
     src, tgt_in = torch.tensor([[0, 0], [4, 2]]), torch.tensor([[1, 4, 5], [1, 4, 5]])
-    masks = make_masks(src, tgt_in)
+    masks = MaskMaker().all(src, tgt_in)
     assert not masks.cross[0].any()
     attention = attention_of("cross", library).float()
     x, memory = torch.randn(2, 3, 24), torch.randn(2, 2, 24)
@@ -212,9 +200,6 @@ def test_what_a_query_gets_that_sees_nothing(library, options, left):
     assert torch.allclose(output, expected, rtol=0, atol=1e-6, equal_nan=True)
 
 
-# A whole model of Hugging Face's -----------------------------------------------------------------
-
-
 @pytest.mark.parametrize("batch", BATCHES)
 @pytest.mark.parametrize("implementation", ["eager", "sdpa"])
 @pytest.mark.parametrize("pad_mask", ["keys", "keys_and_queries"])
@@ -224,7 +209,7 @@ def test_marian_computes_our_logits(pad_mask, implementation, batch):
     model = model_of(VOCABULARY, positions="sinusoidal", norm="post", pad_mask=pad_mask).float()
     marian = converted(model)
     marian.set_attn_implementation(implementation)
-    encoder, decoder, cross = convert(make_masks(src, tgt_in, pad_mask), "hf", HEADS)
+    encoder, decoder, cross = convert(MaskMaker(pad_mask).all(src, tgt_in), "hf", HEADS)
     given = {each.argument: each.tensor for each in (decoder, cross)}
     if pad_mask == "keys_and_queries":
         memory = marian.get_encoder()(src, attention_mask=encoder.tensor)

@@ -27,13 +27,6 @@ def near(found: torch.Tensor, expected: torch.Tensor, rounding: float = 0.02) ->
     return found.shape == expected.shape and bool((found - expected).abs().max() <= rounding)
 
 
-def model_and_batch() -> tuple[Transformer, tuple[torch.Tensor, ...]]:
-    sources, targets = walkthrough.PAIRS
-    vocabulary = vocabulary_of([each.split() for each in (*sources, *targets)])
-    batch, _ = batch_of_sequences(sources, targets, vocabulary)
-    return fresh(lambda: Transformer(walkthrough.TINY, vocabulary), 0), tuple(batch)
-
-
 def test_every_matrix_follows_from_those_before_it():
     (q,), (k_t,) = step("1"), step("2")
     product, scaled = step("3")
@@ -57,7 +50,9 @@ def test_every_matrix_follows_from_those_before_it():
 
 
 def test_the_last_numbers_are_those_of_the_model():
-    model, (src, tgt_in, tgt_out) = model_and_batch()
+    vocabulary = vocabulary_of([text.split() for side in walkthrough.PAIRS for text in side])
+    (src, tgt_in, tgt_out), _ = batch_of_sequences(*walkthrough.PAIRS, vocabulary)
+    model = fresh(lambda: Transformer(walkthrough.TINY, vocabulary), 0)
     with torch.no_grad():
         memory, logits = model.encode(src), model(src, tgt_in)
     assert near(values(step("7")[0]).float(), memory[0])

@@ -23,27 +23,36 @@ EVIL = (
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A run of three checkpoints with its page; and pages about runs whose symbols and names are
-    code: evil.html and several.html."""
+    """A run of three checkpoints with its page, one.html."""
 
     def make(folder: Path) -> None:
         data = {"train_length": [2, 8], "valid_examples": 40}
         (folder / "c.yaml").write_text(tiny_yaml(data=data, train={"keep_checkpoints": 9}))
+        with contextlib.chdir(folder):
+            assert call("train", "c.yaml", "--out", "one") == 0
+            assert call("report", "one", "--out", "one.html") == 0
+
+    return made_once(tmp_path_factory, "report", make)
+
+
+@pytest.fixture(scope="module")
+def evil(browser: object, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Pages about runs whose symbols and names are code, for a browser: evil.html, several.html."""
+
+    def make(folder: Path) -> None:
         lines = (f"{evil} {n}\t{n} {evil}\n" for n in range(12) for evil in EVIL)
         (folder / "pairs.tsv").write_text("".join(lines))
         files = {"files": {"train": "pairs.tsv", "valid": "pairs.tsv", "test": "pairs.tsv"}}
         (folder / "f.yaml").write_text(tiny_yaml(data=files))
         names = [evil.replace("/", "\\") for evil in EVIL]
         with contextlib.chdir(folder):
-            assert call("train", "c.yaml", "--out", "one") == 0
-            assert call("report", "one", "--out", "one.html") == 0
             assert call("train", "f.yaml", "--out", names[0]) == 0
             for name in names[1:]:
                 shutil.copytree(names[0], name)
             assert call("report", names[1], "--out", "evil.html") == 0
             assert call("report", *names, "--out", "several.html") == 0
 
-    return made_once(tmp_path_factory, "report", make)
+    return made_once(tmp_path_factory, "evil", make)
 
 
 def words_of(page: Path) -> str:
@@ -64,7 +73,7 @@ def browser() -> Iterator[object]:
 
 
 @pytest.fixture
-def opened(browser, folder: Path) -> Iterator[Callable[[str], object]]:
+def opened(browser) -> Iterator[Callable[[Path], object]]:
     """Opens a page; every request, dialog and complaint of the browser is a failure."""
     page = browser.new_page()
     heard: list[str] = []
@@ -73,8 +82,8 @@ def opened(browser, folder: Path) -> Iterator[Callable[[str], object]]:
     page.on("dialog", lambda dialog: heard.append(dialog.message))
     page.on("request", lambda request: heard.append(request.url))
 
-    def open_page(name: str) -> object:
-        page.goto((folder / name).as_uri())
+    def open_page(path: Path) -> object:
+        page.goto(path.as_uri())
         page.wait_for_selector("body[data-ready=yes]")
         return page
 
@@ -83,8 +92,8 @@ def opened(browser, folder: Path) -> Iterator[Callable[[str], object]]:
     page.close()
 
 
-def test_a_mask_says_why_a_cell_is_closed(opened) -> None:
-    page = opened("one.html")
+def test_a_mask_says_why_a_cell_is_closed(opened, folder: Path) -> None:
+    page = opened(folder / "one.html")
     grids = page.locator("#masks table.mask")
     assert grids.count() == 6
     reasons = set()
@@ -111,8 +120,8 @@ def test_a_mask_says_why_a_cell_is_closed(opened) -> None:
         assert reading.text_content().endswith(end)
 
 
-def test_the_slider_shows_the_attention_of_another_checkpoint(opened) -> None:
-    page = opened("one.html")
+def test_the_slider_shows_the_attention_of_another_checkpoint(opened, folder: Path) -> None:
+    page = opened(folder / "one.html")
     shown = page.locator("#attention [data-choice]:not([hidden])")
     slider, lists = (page.locator(f"#attention {it}") for it in ("input[type=range]", "select"))
     assert slider.get_attribute("max") == "2" and lists.count() == 2
@@ -130,8 +139,8 @@ def test_the_slider_shows_the_attention_of_another_checkpoint(opened) -> None:
     assert shown.count() == 1 and "encoder 1, step 2" in shown.text_content()
 
 
-def test_a_plot_can_be_read_out_and_printed(opened) -> None:
-    page = opened("one.html")
+def test_a_plot_can_be_read_out_and_printed(opened, folder: Path) -> None:
+    page = opened(folder / "one.html")
     for chart in page.locator(".chart").all():
         assert chart.locator("svg[aria-label]").count() == 1
         assert "step" in chart.text_content() or "length" in chart.text_content()
@@ -154,14 +163,14 @@ def test_a_page_is_whole_and_asks_for_nothing(folder: Path) -> None:
 
 
 @pytest.mark.parametrize("name", ["evil.html", "several.html"])
-def test_no_script_of_a_name_runs(opened, folder: Path, name: str) -> None:
+def test_no_script_of_a_name_runs(opened, evil: Path, name: str) -> None:
     """Nothing is asked for either, also not by what a pointer shows."""
-    text = (folder / name).read_text()
+    text = (evil / name).read_text()
     for symbol in EVIL[:2]:
         assert symbol not in text and symbol.replace("/", "\\") not in text
     assert html.escape(EVIL[1].replace("/", "\\")) in text
     assert "\u202e" not in text and "\\u202etxt.exe" in text
-    page = opened(name)
+    page = opened(evil / name)
     for chart in page.locator(".chart svg").all():
         chart.hover(force=True)
     for cell in page.locator("#masks table.mask td").all()[:5]:

@@ -40,8 +40,6 @@ def test_forty_kills_of_one_training_change_nothing():
     train_and_kill(40, seed=1)
 
 
-# Signals -------------------------------------------------------------------------------------
-
 ENDLESS = ("--set", "train.max_steps=1000000")
 ATTACKED = {
     "train": ("train", "tiny.yaml", *ENDLESS),
@@ -136,8 +134,6 @@ def outlived(group: int) -> bool:
     return True
 
 
-# Modules of the working directory ------------------------------------------------------------
-
 COMMANDS = (
     *("--version", "--help", "explain schema", "explain copy", "explain faults", "train tiny.yaml"),
     "train tiny.yaml --out run --resume --set train.max_steps=25",
@@ -158,8 +154,6 @@ def test_no_command_imports_what_lies_where_it_runs(place: Path) -> None:
         assert done.returncode in (0, 1), (words, done.stderr)  # `doctor` may find something
         assert not told.exists(), (words, told.read_text())
 
-
-# Links and a user's own files ----------------------------------------------------------------
 
 INVENTED = ("notes.txt", "eval.json", f".toytrans-{'0' * 16}.draft", "checkpoints/step-30")
 INVENTED += ("checkpoints/step-30.safetensors", "checkpoints/.step-30")

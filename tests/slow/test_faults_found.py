@@ -18,7 +18,7 @@ import torch
 from conftest import config_of
 from torch import Tensor, nn
 from torch.nn import functional as F
-from torch.nn.utils.rnn import pad_sequence
+from zoo.parts import END, PAD, START, make_batch
 
 import toytrans
 from toytrans.checks.adapters.toytrans import of_model
@@ -42,89 +42,65 @@ HIDDEN = {
 }
 """What cannot be told of a model: a function's layers are not visible."""
 
-PAD, START, END = 0, 1, 2
-
 Shape = dict[str, Any]
 
 
 def draw_shape(number: int) -> Shape:
-    """A random small shape."""
+    """A random small shape: the keys of a model, and those of its check."""
     chance = random.Random(f"0 {number}")
-    heads = chance.choice((2, 3, 4))
-    return {
-        "heads": heads,
-        "width": heads * chance.choice((4, 6, 8)),
-        "layers": chance.choice((1, 2, 3)),
-        "inner": chance.choice((16, 32, 48)),
-        "vocabulary": chance.choice((12, 30, 60)),
-        "norm": chance.choice(("pre", "post")),
-        "positions": chance.choice(("sinusoidal", "learned", "anchored")),
-        "length": chance.choice((5, 7, 9)),
-        "seed": chance.randrange(2**20),
-    }
+    heads, width = chance.choice((2, 3, 4)), chance.choice((4, 6, 8))
+    depth = chance.choice((1, 2, 3))
+    model: dict[str, Any] = {"n_heads": heads, "d_model": heads * width}
+    model |= {"n_encoder_layers": depth, "n_decoder_layers": depth}
+    model["d_ff"] = chance.choice((16, 32, 48))
+    vocabulary = chance.choice((12, 30, 60))
+    model["norm"] = chance.choice(("pre", "post"))
+    model["positions"] = chance.choice(("sinusoidal", "learned", "anchored"))
+    length, seed = chance.choice((5, 7, 9)), chance.randrange(2**20)
+    return {"model": model, "vocabulary": vocabulary, "length": length, "seed": seed}
 
 
-# What every model has ------------------------------------------------------------------------
-
-
-def leak(value_of: Callable[[Any, Tensor], Tensor], layers: Any, shape: Shape, name: str) -> None:
-    """out[t] += 0.001 value[t + 1] in the attention `name` of one of the layers."""
-
-    def hook(attention: Any, args: Any, named: Any, out: Any) -> Any:
-        later = 0.001 * F.pad(value_of(attention, args[0])[:, 1:], (0, 0, 0, 1))
-        return out + later if isinstance(out, Tensor) else (out[0] + later, *out[1:])
-
-    attention = getattr(layers[shape["seed"] % shape["layers"]], name)
-    attention.register_forward_hook(hook, with_kwargs=True)
+def leak(attention: Any, given: Any, out: Any) -> Any:
+    """A forward hook: out[t] += 0.001 value[t + 1]."""
+    is_torchs = isinstance(attention, nn.MultiheadAttention)
+    weight = attention.in_proj_weight if is_torchs else attention.in_proj.weight
+    later = 0.001 * F.pad(F.linear(given[0], weight.chunk(3)[2])[:, 1:], (0, 0, 0, 1))
+    return (out[0] + later, *out[1:]) if is_torchs else out + later
 
 
 def told(fault: str | None) -> dict[str, Any]:
     """The batch and the loss that `check` is told, spoilt by a fault of theirs."""
 
-    def padded(rows: list[list[int]], filler: int = PAD) -> Tensor:
-        return pad_sequence([torch.tensor(row) for row in rows], True, filler)
-
     def batch(pairs: Any) -> tuple[Tensor, Tensor, Tensor]:
-        first = END if fault == "wrong_start" else START
-        tgt_in = padded([[first, *t] for _, t in pairs])
-        labels = padded([[*t, END] for _, t in pairs], PAD if fault == "loss_on_pads" else -100)
-        if fault == "labels_not_shifted":
-            labels = tgt_in.masked_fill(tgt_in == PAD, -100)
+        src, tgt_in, labels = make_batch(pairs)
+        if fault == "wrong_start":
+            tgt_in = tgt_in.masked_fill(tgt_in == START, END)
+        elif fault == "labels_not_shifted":
+            labels = tgt_in
         elif fault == "pad_is_eos":
-            labels[labels == END] = -100
-        return padded([[*s, END] for s, _ in pairs]), tgt_in, labels
+            labels = labels.masked_fill(labels == END, PAD)
+        return src, tgt_in, labels
 
     def loss(logits: Tensor, labels: Tensor) -> Tensor:
         each = F.cross_entropy(logits.mT, labels, reduction="none")
-        real = labels != -100
+        counts = torch.ones_like(labels) if fault == "loss_on_pads" else (labels != PAD)
         if fault == "batch_mean_of_means":
-            return (each.sum(1) / real.sum(1)).mean()
-        return each.sum() / real.sum()
+            return ((each * counts).sum(1) / counts.sum(1)).mean()
+        return (each * counts).sum() / counts.sum()
 
     return {"batch": batch, "loss": loss, "start_id": START, "eos_id": END}
 
 
-# Our own -------------------------------------------------------------------------------------
-
-
 def check_ours(shape: Shape, fault: str | None) -> Any:
     """Fresh weights of a config."""
-    model = {"d_model": shape["width"], "n_heads": shape["heads"], "d_ff": shape["inner"]}
-    model |= {"n_encoder_layers": shape["layers"], "n_decoder_layers": shape["layers"]}
-    model |= {"norm": shape["norm"], "positions": shape["positions"]}
+    count, seed = shape["vocabulary"] - 3, shape["seed"]
     planted = None if fault == LEAK else fault
-    config = config_of(
-        data={"symbols": shape["vocabulary"] - 3}, model=model, fault=planted, seed=shape["seed"]
-    )
-    torch.manual_seed(shape["seed"])
-    symbols = Vocabulary(tuple(map(str, range(shape["vocabulary"] - 3))))
+    config = config_of(data={"symbols": count}, model=shape["model"], fault=planted, seed=seed)
+    torch.manual_seed(seed)
+    symbols = Vocabulary(tuple(map(str, range(count))))
     made: Any = build_model(config, symbols)
     if fault == LEAK:
-
-        def value_of(attention: Any, x: Tensor) -> Tensor:
-            return attention.in_proj(x).chunk(3, -1)[2]
-
-        leak(value_of, made.decoder_layers, shape, "self_attention")
+        made.decoder_layers[-1].self_attention.register_forward_hook(leak)
     given = of_model(made, config, symbols, "ours")
     return toytrans.check(given, length=shape["length"], seed=shape["seed"])
 
@@ -137,10 +113,12 @@ class Torch(nn.Module):
 
     def __init__(self, shape: Shape, fault: str | None) -> None:
         super().__init__()
-        width, vocabulary, depth = shape["width"], shape["vocabulary"], shape["layers"]
-        sizes = (width, shape["heads"], depth, depth, shape["inner"])
+        vocabulary, keys = shape["vocabulary"], shape["model"]
+        names = ("d_model", "n_heads", "n_encoder_layers", "n_decoder_layers", "d_ff")
+        width, *sizes = (keys[name] for name in names)
+        is_pre = keys["norm"] == "pre"
         self.fault = fault
-        self.inner = nn.Transformer(*sizes, batch_first=True, norm_first=shape["norm"] == "pre")
+        self.inner = nn.Transformer(width, *sizes, batch_first=True, norm_first=is_pre)
         self.source, self.target = (nn.Embedding(vocabulary, width) for _ in "st")
         is_placed = fault != "no_position"
         self.places = nn.Parameter(torch.randn(64, width) * float(is_placed), is_placed)
@@ -163,35 +141,26 @@ class Torch(nn.Module):
 def torch_model(shape: Shape, fault: str | None) -> Torch:
     torch.manual_seed(shape["seed"])
     model = Torch(shape, fault)
-    if fault in (
-        "no_residual",
-        "no_feed_forward",
-        "wrong_scale",
-        "no_scale",
-    ):  # torch's shortcuts go past what is broken
-        model.inner.encoder.use_nested_tensor = False
+    if fault in ("no_residual", "no_feed_forward", "wrong_scale", "no_scale"):
+        model.inner.encoder.use_nested_tensor = False  # this shortcut goes past what is broken
         for layer in (*model.inner.encoder.layers, *model.inner.decoder.layers):
             break_torch_layer(layer, fault)
     if fault == LEAK:
-
-        def value_of(attention: Any, query: Tensor) -> Tensor:
-            return F.linear(query, attention.in_proj_weight.chunk(3)[2])
-
-        leak(value_of, model.inner.decoder.layers, shape, "self_attn")
+        model.inner.decoder.layers[-1].self_attn.register_forward_hook(leak)
     return model.eval()
 
 
 def break_torch_layer(layer: Any, fault: str) -> None:
     layer.activation_relu_or_gelu = 0
-    for name in ("self_attn", "multihead_attn"):
-        attention = getattr(layer, name, None)
-        if attention is not None and fault in ("wrong_scale", "no_scale"):
-            scale = attention.embed_dim**-0.5 if fault == "wrong_scale" else 1.0
-            attention.forward = partial(scaled, attention, scale)
     if fault == "no_residual":
         layer.forward = partial(without_residual, layer)
-    if fault == "no_feed_forward":
+    elif fault == "no_feed_forward":
         layer._ff_block = torch.zeros_like
+    else:
+        for attention in layer.modules():
+            if isinstance(attention, nn.MultiheadAttention):
+                scale = attention.embed_dim**-0.5 if fault == "wrong_scale" else 1.0
+                attention.forward = partial(scaled, attention, scale)
 
 
 def scaled(attention: Any, scale: float, *given: Tensor, **named: Any) -> Any:
@@ -227,8 +196,6 @@ def check_torch(shape: Shape, fault: str | None, *, bare: bool = False) -> Any:
         **told(fault),
     )
 
-
-# All of them ---------------------------------------------------------------------------------
 
 MODELS: dict[str, Callable[[Shape, str | None], Any]] = {
     "toytrans": check_ours,

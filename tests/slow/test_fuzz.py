@@ -106,8 +106,6 @@ def fuzz(strategy: st.SearchStrategy[Any], check: Callable[[Any], int]) -> Count
     return codes
 
 
-# Configs -------------------------------------------------------------------------------------
-
 EXTREMES = st.sampled_from(
     [0, -1, 1, 2, 2**16, 2**20, 2**31, 2**63, 10**400, 0.0, -0.5, 0.5, 1e-320, 1e-8, 1e308]
     + [float("inf"), float("-inf"), float("nan")]
@@ -176,8 +174,6 @@ def test_random_configs(ask: Ask) -> None:
     assert codes[0] and codes[2], "either occurs"
 
 
-# Data files ----------------------------------------------------------------------------------
-
 SYMBOLS = st.sampled_from(["1", "2", "+", "x" * 70, "é", "\x1b[31m", "[red]", "\u200d", "\ufeff"])
 WORST = st.sampled_from(
     ["\0", "\r", "\x0b", "\u2028", "\x85", "\t", "\n\n\n", "\ufeff", "{}", "null", "OUT:"]
@@ -224,8 +220,6 @@ def test_random_data_files(ask: Ask) -> None:
     assert codes[0] and codes[2], "either occurs"
 
 
-# Command lines -------------------------------------------------------------------------------
-
 NAMES = "train eval inspect-masks trace attention check demo translate doctor explain new runs"
 OPTIONS = {
     name: {option: parameter for parameter in command.params for option in parameter.opts}
@@ -260,8 +254,6 @@ def test_random_command_lines(ask: Ask) -> None:
     codes = fuzz(commands(), lambda words: ask(*words))
     assert codes[0] and codes[2], "either occurs"
 
-
-# Run folders ---------------------------------------------------------------------------------
 
 OVER_A_RUN = [
     *("doctor runs/tiny", "doctor runs/tiny --json", "eval runs/tiny --json", "translate 1"),

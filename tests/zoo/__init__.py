@@ -1,29 +1,20 @@
 """A zoo of small models, each with the verdict that `toytrans.check` must give it.
 
-A family is a module here. Each of its models is a class or a function under `@faulty` or
-`@sound`: its name is the entry's name, the first line of its docstring says why.
+A family is a module here. Each of its models is registered by `@faulty` or `@sound`, above a class,
+a function that makes it, or a function that takes the place of one part of a `Translator`.
 """
 
 import importlib
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, partial
 from typing import Any
 
 import torch
 
-PAD, START, END, SYMBOLS = 0, 1, 2, 20
-"""Ids and size of the vocabulary that most models share."""
+from .parts import END, PAD, START, SYMBOLS, Translator, given_with, make_batch
 
-FAMILIES = (
-    "faulty_inputs",
-    "faulty_training",
-    "attention_by_hand",
-    "sound_models",
-    "ours",
-    "hugging_face",
-    "habits",
-)
+FAMILIES = ("faulty_models", "attention_by_hand", "sound_models", "ours", "hugging_face")
 
 
 @dataclass(frozen=True)
@@ -34,11 +25,9 @@ class Entry:
     of the report."""
 
     name: str
-    family: str
     build: Callable[[], dict[str, Any]]
     verdict: str
     checks: tuple[str, ...]
-    why: str
     is_long: bool
     says: str
 
@@ -46,46 +35,58 @@ class Entry:
 _found: list[Entry] = []
 
 
-def faulty(
-    checks: str = "", verdict: str = "FAIL", is_long: bool = False, says: str = "", **given: Any
+def entry(
+    checks: str = "",
+    part: str = "",
+    *,
+    verdict: str,
+    base: type = Translator,
+    is_long: bool = False,
+    says: str = "",
+    name: str = "",
+    **given: Any,
 ) -> Callable[[Any], Any]:
-    """Registers a maker of a faulty model; given: further arguments of `check`."""
-    return lambda maker: _register(maker, verdict, checks, given, is_long, says)
+    """Registers what makes a model, or, with `part`, a function in the place of a method of `base`
+    ("keys"), of its attention or layer ("layer.branch"), of the loss, or behind the batch maker;
+    also a value for an attribute, with a `name`. given: further arguments of `check`; with
+    embedding=True, those of the model."""
+
+    def register(maker: Any) -> Any:
+        def build() -> dict[str, Any]:
+            torch.manual_seed(3)
+            made = with_part(part, maker, base) if part else maker()
+            made = made if isinstance(made, dict) else {"model": made}
+            model = made["model"]
+            named = {"pad_id": PAD, "vocabulary_size": SYMBOLS, "start_id": START, "eos_id": END}
+            is_known = hasattr(getattr(model, "config", None), "model_type")  # Hugging Face's
+            arguments = ({} if is_known else named) | given | made
+            if arguments.get("embedding") is True:
+                both = hasattr(model, "source") and hasattr(model, "target")
+                arguments["embedding"] = (model.source, model.target) if both else None
+            return arguments
+
+        words = name or maker.__name__.replace("_", " ").strip()
+        _found.append(Entry(words, build, verdict, tuple(checks.split()), is_long, says))
+        return maker
+
+    return register
 
 
-def sound(
-    verdict: str = "PASS", checks: str = "", is_long: bool = False, says: str = "", **given: Any
-) -> Callable[[Any], Any]:
-    """Registers a maker of a sound model; its embeddings are given too, where it has both."""
-    own = {"embedding": True} | given
-    return lambda maker: _register(maker, verdict, checks, own, is_long, says)
+faulty = partial(entry, verdict="FAIL")
+sound = partial(entry, verdict="PASS", embedding=True)
 
 
-def _register(
-    maker: Any, verdict: str, checks: str, given: dict[str, Any], is_long: bool, says: str
-) -> Any:
-    def build() -> dict[str, Any]:
-        torch.manual_seed(3)
-        made = maker()
-        made = made if isinstance(made, dict) else {"model": made}
-        model = made["model"]
-        named = {"pad_id": PAD, "vocabulary_size": SYMBOLS, "start_id": START, "eos_id": END}
-        arguments = (named if _is_foreign(model) else {}) | given | made
-        if arguments.get("embedding") is True:
-            both = hasattr(model, "source") and hasattr(model, "target")
-            arguments["embedding"] = (model.source, model.target) if both else None
-        return arguments
-
-    name, family = maker.__name__.replace("_", " ").strip(), maker.__module__.rpartition(".")[2]
-    why = (maker.__doc__ or "").partition("\n")[0]
-    assert why, f"{name} lacks a docstring"
-    _found.append(Entry(name, family, build, verdict, tuple(checks.split()), why, is_long, says))
-    return maker
-
-
-def _is_foreign(model: Any) -> bool:
-    """Whether check knows nothing of a model: it has no Hugging Face config."""
-    return not hasattr(getattr(model, "config", None), "model_type")
+def with_part(part: str, other: Any, base: type = Translator) -> Any:
+    """A model with another part, or the arguments of `check` with another loss or batch."""
+    if part == "loss":
+        return given_with(loss=other)
+    if part == "batch":
+        return given_with(batch=lambda pairs: other(*make_batch(pairs)))
+    *owner, method = part.split(".")
+    changed = {method: other}
+    for name in owner:
+        changed = {name: type(name, (getattr(base, name),), changed)}
+    return type("Model", (base,), changed)()
 
 
 @cache

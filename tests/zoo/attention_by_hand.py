@@ -1,5 +1,7 @@
 """Attention written by hand, in many styles and under names that tell nothing: faulty and sound."""
 
+from functools import partial
+
 import torch
 from torch import nn
 from torch.nn import functional as F
@@ -34,134 +36,114 @@ class Hand(nn.Module):
         return scores.masked_fill(~mask, self.fill)
 
 
-def _of(layer=Layer, **parts):
-    """A model whose attention has other parts."""
-    attention = type("Attention", (Hand,), parts)
-    return type("Model", (Translator,), {"attention": attention, "layer": layer})()
+class ByHand(Translator):
+    attention = Hand
 
 
-@faulty("scale", says="0.354, 1 / root of the model's width 8; 1 / root of the head's")
-def root_of_the_models_width():
-    """Scores are divided by the root of d_model."""
-    return _of(scale=WIDTH**-0.5)
+faulty_hand = partial(faulty, "scale", base=ByHand)
+sound_hand = partial(sound, "", base=ByHand)
 
 
-@faulty("scale", says="scaled twice")
-def fused_attention_of_scaled_queries():
+says = "0.354, 1 / root of the model's width 8; 1 / root of the head's"
+faulty_hand("attention.scale", name="root of the models width", says=says)(WIDTH**-0.5)
+faulty_hand("attention.scale", name="no scale by hand", says="nothing scales the scores")(1)
+says = "multiplied in place of divided"
+faulty_hand("attention.scale", name="multiplied by the root", says=says)(HEAD**0.5)
+says = "closed scores hold -1e-12, which closes nothing"
+faulty_hand("attention.fill", name="closed by minus a trillionth", says=says)(-1e-12)
+
+
+@faulty_hand("attention.attend", says="scaled twice")
+def fused_attention_of_scaled_queries(self, q, k, v, mask):
     """Queries are scaled, and F.scaled_dot_product_attention scales again."""
-
-    def attend(self, q, k, v, mask):
-        return F.scaled_dot_product_attention(q * self.scale, k, v, attn_mask=mask)
-
-    return _of(attend=attend)
-
-
-@faulty("scale", says="nothing scales the scores")
-def no_scale_by_hand():
-    """Nothing scales the scores."""
-    return _of(scale=1)
+    return F.scaled_dot_product_attention(q * self.scale, k, v, attn_mask=mask)
 
 
 @faulty("scale", says="(3 of 3 attentions)")
-def no_scale_behind_large_embeddings():
+class no_scale_behind_large_embeddings(Translator):
     """Nothing scales the scores, and embeddings are multiplied by the root of d_model."""
 
-    class PostNorm(Layer):
+    class attention(Hand):
+        scale = 1
+
+    class layer(Layer):
         def branch(self, x, norm, sublayer):
             return norm(x + sublayer(x))
 
-    model = _of(PostNorm, scale=1)
-    for embedding in (model.source, model.target):
-        embedding.register_forward_hook(lambda _, ids, embedded: embedded * WIDTH**0.5)
-    return model
+    def embed_source(self, src):
+        return self.source(src) * WIDTH**0.5
+
+    def embed_target(self, tgt):
+        return self.target(tgt) * WIDTH**0.5
 
 
-@faulty("scale", says="multiplied in place of divided")
-def multiplied_by_the_root():
-    """Scores are multiplied by the root of the head's width."""
-    return _of(scale=HEAD**0.5)
-
-
-@faulty("scale", says="closed scores hold -1e-12, which closes nothing")
-def closed_by_minus_a_trillionth():
-    """-1e-12 for -1e12."""
-    return _of(fill=-1e-12)
-
-
-@faulty("scale", says="closed scores hold -1, which closes nothing")
-def minus_one_in_fused_attention():
+@faulty_hand("attention.attend", says="closed scores hold -1, which closes nothing")
+def minus_one_in_fused_attention(self, q, k, v, mask):
     """A mask of 0 and -1 is passed to F.scaled_dot_product_attention."""
-
-    def attend(self, q, k, v, mask):
-        added = -(~mask).to(q).expand(len(q), 1, q.shape[2], k.shape[2])
-        return F.scaled_dot_product_attention(q, k, v, attn_mask=added)
-
-    return _of(attend=attend)
+    added = -(~mask).to(q).expand(len(q), 1, q.shape[2], k.shape[2])
+    return F.scaled_dot_product_attention(q, k, v, attn_mask=added)
 
 
-@faulty("scale", says="another axis than the keys")
-def softmax_over_the_queries_by_einsum():
-    """Softmax over queries, whose weights are summed by einsum."""
-
-    def attend(self, q, k, v, mask):
-        scores = torch.einsum("bhqd,bhkd->bhqk", q, k) * self.scale
-        return torch.einsum("bhqk,bhkd->bhqd", self.close(scores, mask).softmax(2), v)
-
-    return _of(attend=attend)
+@faulty_hand("attention.attend", says="another axis than the keys")
+def softmax_over_the_queries_by_einsum(self, q, k, v, mask):
+    scores = torch.einsum("bhqd,bhkd->bhqk", q, k) * self.scale
+    return torch.einsum("bhqk,bhkd->bhqd", self.close(scores, mask).softmax(2), v)
 
 
-@faulty("scale", says="heads are split or merged by a reshape alone")
-def heads_merged_without_a_turn():
+@faulty_hand("attention.merge", says="heads are split or merged by a reshape alone")
+def heads_merged_without_a_turn(self, x):
     """(B, H, T, d) is reshaped to (B, T, D): heads are mixed with places, and the future leaks."""
-    return _of(merge=lambda self, x: x.reshape(len(x), x.shape[2], -1))
+    return x.reshape(len(x), x.shape[2], -1)
 
 
-@faulty("scale", says="heads are split or merged by a reshape alone")
-def heads_split_without_a_turn():
+@faulty_hand("attention.split", says="heads are split or merged by a reshape alone")
+def heads_split_without_a_turn(self, x):
     """(B, T, D) is viewed as (B, H, T, d)."""
-    return _of(split=lambda self, x: x.view(len(x), HEADS, -1, HEAD))
+    return x.view(len(x), HEADS, -1, HEAD)
 
 
-@sound()
-def scale_on_the_queries():
-    """The queries carry the scale."""
-    return _of(scores=lambda self, q, k: (q * self.scale) @ k.mT)
+@sound_hand("attention.scores")
+def scale_on_the_queries(self, q, k):
+    return (q * self.scale) @ k.mT
 
 
-@sound()
-def scale_on_both():
+@sound_hand("attention.scores")
+def scale_on_both(self, q, k):
     """Queries and keys carry half of the scale each, as torch's plain path has it."""
-    return _of(scores=lambda self, q, k: (q * HEAD**-0.25) @ (k * HEAD**-0.25).mT)
+    return (q * HEAD**-0.25) @ (k * HEAD**-0.25).mT
 
 
 @sound(says="give scale=1")
-def a_bias_of_zeros_and_no_scale():
+class a_bias_of_zeros_and_no_scale(Translator):
     """T5's attention before its biases are trained: they are zero."""
 
-    def close(self, scores, mask):
-        bias = self.bias(torch.zeros(scores.shape[-2:], dtype=torch.long))
-        return (scores + bias.permute(2, 0, 1)).masked_fill(~mask, self.fill)
+    class attention(Hand):
+        scale = 1
 
-    model = _of(close=close, scale=1)
-    for part in list(model.modules()):
-        if isinstance(part, Hand):
-            part.bias = nn.Embedding(1, HEADS)
-            nn.init.zeros_(part.bias.weight)
-    return model
+        def __init__(self):
+            super().__init__()
+            self.bias = nn.Embedding(1, HEADS)
+            nn.init.zeros_(self.bias.weight)
+
+        def close(self, scores, mask):
+            bias = self.bias(torch.zeros(scores.shape[-2:], dtype=torch.long))
+            return super().close(scores + bias.permute(2, 0, 1), mask)
 
 
 @sound(says="a learned number scales")
-def a_learned_temperature_of_one():
+class a_learned_temperature_of_one(Translator):
     """Scores are multiplied by the exponential of a number that is learned, 0 at first."""
-    model = _of(scores=lambda self, q, k: q @ k.mT * self.logarithm.exp())
-    for part in list(model.modules()):
-        if isinstance(part, Hand):
-            part.logarithm = nn.Parameter(torch.zeros(()))
-    return model
+
+    class attention(Hand):
+        def __init__(self):
+            super().__init__()
+            self.logarithm = nn.Parameter(torch.zeros(()))
+
+        def scores(self, q, k):
+            return q @ k.mT * self.logarithm.exp()
 
 
-@sound(says="give scale=1")
-def normed_queries_and_no_scale():
+@sound_hand("attention.scores", says="give scale=1")
+def normed_queries_and_no_scale(self, q, k):
     """Queries and keys are layer-normed, and nothing scales them."""
-    norm = lambda x: F.layer_norm(x, x.shape[-1:])  # noqa: E731
-    return _of(scores=lambda self, q, k: norm(q) @ norm(k).mT)
+    return F.layer_norm(q, q.shape[-1:]) @ F.layer_norm(k, k.shape[-1:]).mT

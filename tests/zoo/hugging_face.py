@@ -1,5 +1,7 @@
 """Hugging Face's models from tiny random configs, sound and spoilt."""
 
+from functools import partial
+
 import torch
 import transformers as hf
 
@@ -27,53 +29,72 @@ ONE = {
 MOST = "pads future rows loss order labels sublayers"
 
 
-@sound(checks=MOST)
-def bart():
-    """BART."""
-    return hf.BartForConditionalGeneration(hf.BartConfig(**SIZES))
+def bart(model=hf.BartForConditionalGeneration, **more):
+    return model(hf.BartConfig(**SIZES, **more))
 
 
-@sound(checks=MOST)
+def llama(model=hf.LlamaForCausalLM, **more):
+    return model(hf.LlamaConfig(**ONE, **more))
+
+
+sound(MOST)(bart)
+sound("labels", name="bart whose pad is its end")(partial(bart, pad_token_id=2, eos_token_id=2))
+sound("pads", says="2 pads before them")(llama)
+
+
+@sound(MOST)
 def marian():
     """Marian, whose start is its pad."""
     config = hf.MarianConfig(**SIZES, pad_token_id=29, decoder_start_token_id=29)
     return hf.MarianMTModel(config)
 
 
-def _t5(config=hf.T5Config, model=hf.T5ForConditionalGeneration, **more):
-    sizes = {"vocab_size": 30, "d_model": 16, "d_kv": 8, "d_ff": 32, "num_layers": 2}
-    return model(config(**sizes, num_heads=2, decoder_start_token_id=0, **more))
-
-
-@sound(checks=MOST)
+@sound(MOST)
 def t5():
     """T5: relative bias, RMSNorm, no scale."""
-    return _t5()
+    sizes = {"vocab_size": 30, "d_model": 16, "d_kv": 8, "d_ff": 32, "num_layers": 2}
+    config = hf.T5Config(**sizes, num_heads=2, decoder_start_token_id=0)
+    return hf.T5ForConditionalGeneration(config)
 
 
-@sound(start_id=1, eos_id=2, checks=MOST)
+@sound(MOST, start_id=1, eos_id=2)
 def two_berts():
-    """BERT and BERT as encoder and decoder."""
     halves = hf.BertConfig(**ONE), hf.BertConfig(**ONE | {"vocab_size": 25})
     return hf.EncoderDecoderModel(hf.EncoderDecoderConfig.from_encoder_decoder_configs(*halves))
+
+
+@sound(says="does not apply: future")
+def bert():
+    return hf.BertForMaskedLM(hf.BertConfig(**ONE))
+
+
+@sound("steps")
+def gpt2():
+    return hf.GPT2LMHeadModel(hf.GPT2Config(**ONE))
+
+
+@sound("pads")
+def bloom():
+    """Bloom: ALiBi counted from the attention mask, no position_ids."""
+    sizes = {"vocab_size": 30, "hidden_size": 16, "n_layer": 2, "n_head": 2}
+    return hf.BloomForCausalLM(hf.BloomConfig(**sizes, pad_token_id=0))
+
+
+@faulty("steps", says="without position_ids both agree")
+def camembert_that_counts_places_otherwise():
+    """CamemBERT's places begin behind the pad id, and position_ids do not."""
+    return hf.CamembertForCausalLM(hf.CamembertConfig(**ONE, is_decoder=True))
 
 
 @faulty("future")
 def llama_that_is_not_causal():
     """Llama with is_causal = False in its attention, and no mask made for it."""
-    model = hf.LlamaForCausalLM(hf.LlamaConfig(**ONE, attn_implementation="eager"))
+    model = llama(attn_implementation="eager")
     for module in model.modules():
         if hasattr(module, "is_causal"):
             module.is_causal = False
     model.config.is_causal = False
     return model
-
-
-@sound(checks="pads")
-def bloom():
-    """Bloom: ALiBi counted from the attention mask, no position_ids."""
-    sizes = {"vocab_size": 30, "hidden_size": 16, "n_layer": 2, "n_head": 2}
-    return hf.BloomForCausalLM(hf.BloomConfig(**sizes, pad_token_id=0))
 
 
 @faulty()
@@ -88,24 +109,31 @@ def llama_whose_cache_is_off_by_one():
                 position_ids = places[None].expand(len(input_ids), -1)
             return super().forward(input_ids=input_ids, position_ids=position_ids, **named)
 
-    return Off(hf.LlamaConfig(**ONE))
+    return llama(Off)
+
+
+def _without_mask(model):
+    """The model whose attention mask is dropped."""
+
+    class Ignoring(model):
+        def forward(self, input_ids=None, attention_mask=None, **named):
+            return super().forward(input_ids=input_ids, **named)
+
+    return Ignoring
+
+
+@faulty("pads", says="attention_mask is 0")
+def llama_that_ignores_its_mask():
+    return llama(_without_mask(hf.LlamaForCausalLM))
 
 
 @faulty("pads rows")
 def bart_that_reads_source_pads():
-    """BART whose decoder is not passed the source's pads."""
-
-    class Reading(hf.BartForConditionalGeneration):
-        def forward(self, input_ids=None, attention_mask=None, **named):
-            return super().forward(input_ids=input_ids, **named)
-
-    return Reading(hf.BartConfig(**SIZES))
+    return bart(_without_mask(hf.BartForConditionalGeneration))
 
 
 @faulty("loss", says="the model's own loss")
 def bart_whose_loss_counts_pads():
-    """BART's loss, divided by all places."""
-
     class Summing(hf.BartForConditionalGeneration):
         def forward(self, *args, labels=None, **named):
             found = super().forward(*args, labels=labels, **named)
@@ -113,45 +141,4 @@ def bart_whose_loss_counts_pads():
                 found.loss = found.loss * labels.ne(-100).sum() / labels.numel()
             return found
 
-    return Summing(hf.BartConfig(**SIZES))
-
-
-@sound(checks="pads", says="2 pads before them")
-def llama():
-    """Llama, whose pads may stand before the ids, with position_ids."""
-    return hf.LlamaForCausalLM(hf.LlamaConfig(**ONE))
-
-
-@faulty("pads", says="attention_mask is 0")
-def llama_that_ignores_its_mask():
-    """Llama that is not passed its attention mask."""
-
-    class Ignoring(hf.LlamaForCausalLM):
-        def forward(self, input_ids=None, attention_mask=None, **named):
-            return super().forward(input_ids=input_ids, **named)
-
-    return Ignoring(hf.LlamaConfig(**ONE))
-
-
-@sound(checks="labels")
-def bart_whose_pad_is_its_end():
-    """Pad and end share an id, and labels of -100 tell them apart."""
-    return hf.BartForConditionalGeneration(hf.BartConfig(**SIZES, pad_token_id=2, eos_token_id=2))
-
-
-@sound(checks="steps")
-def gpt2():
-    """GPT-2."""
-    return hf.GPT2LMHeadModel(hf.GPT2Config(**ONE))
-
-
-@sound(says="does not apply: future")
-def bert():
-    """BERT, an encoder."""
-    return hf.BertForMaskedLM(hf.BertConfig(**ONE))
-
-
-@faulty("steps", says="without position_ids both agree")
-def camembert_that_counts_places_otherwise():
-    """CamemBERT's places begin behind the pad id, and position_ids do not."""
-    return hf.CamembertForCausalLM(hf.CamembertConfig(**ONE, is_decoder=True))
+    return bart(Summing)

@@ -1,14 +1,35 @@
 """toytrans' own models, checked as anybody's module would be."""
 
-from toytrans.config.names import FaultName
+from functools import partial
+
 from toytrans.config.schema import Config
 from toytrans.tokens import Vocabulary
 from toytrans.training.faults import build_model
 
-from . import END, faulty, sound
+from . import faulty, sound
+from .parts import END
 
 VOCABULARY = Vocabulary(tuple(str(k) for k in range(17)))
-SEEN_FROM_OUTSIDE: dict[FaultName, str] = {
+
+
+def our_model(fault=None, **model):
+    """A tiny model of ours with 20 ids."""
+    model = {"d_model": 16, "n_heads": 2, "d_ff": 16, "positions": "sinusoidal"} | model
+    layers = {"n_encoder_layers": 1, "n_decoder_layers": 1}
+    data = {"task": "copy", "symbols": 7, "train_length": [1, 6]}
+    sections = {"fault": fault, "data": data, "model": layers | model}
+    return build_model(Config.model_validate(sections), VOCABULARY)
+
+
+for _positions in ("sinusoidal", "rotary", "t5", "anchored"):
+    sound(name=f"ours {_positions}")(partial(our_model, positions=_positions))
+sound(name="ours learned")(partial(our_model, positions="learned", max_positions=600))
+sound(name="ours post norm")(partial(our_model, norm="post"))
+_closed = partial(our_model, pad_mask="keys_and_queries")
+sound(name="ours with pads closed as queries")(_closed)
+
+faulty("order", name="ours none")(partial(our_model, positions="none"))
+for _fault, _checks in {
     "no_causal": "future",
     "triangle_off_by_one": "future",
     "pad_visible": "pads rows",
@@ -17,63 +38,13 @@ SEEN_FROM_OUTSIDE: dict[FaultName, str] = {
     "no_residual": "sublayers",
     "wrong_scale": "scale",
     "no_scale": "scale",
-}
-
-
-def our_model(fault=None, **model):
-    """A tiny model of ours with 20 ids."""
-    model = {"d_model": 16, "n_heads": 2, "d_ff": 16, "positions": "sinusoidal"} | model
-    layers = {"n_encoder_layers": 1, "n_decoder_layers": 1}
-    if model["positions"] == "learned":
-        layers["max_positions"] = 600
-    data = {"task": "copy", "symbols": 7, "train_length": [1, 6]}
-    sections = {"fault": fault, "data": data, "model": layers | model}
-    return build_model(Config.model_validate(sections), VOCABULARY)
-
-
-def _positions(name):
-    def maker():
-        return our_model(positions=name)
-
-    maker.__name__, maker.__doc__ = f"ours_{name}", f"Our model with {name} positions."
-    register = faulty("order") if name == "none" else sound()
-    register(maker)
-
-
-def _fault(name, checks):
-    def maker():
-        return our_model(name)
-
-    maker.__name__, maker.__doc__ = f"ours_{name}", f"Our model with the fault {name}."
-    faulty(checks)(maker)
-
-
-for _name in ("none", "sinusoidal", "learned", "rotary", "t5", "anchored"):
-    _positions(_name)
-for _name, _checks in SEEN_FROM_OUTSIDE.items():
-    _fault(_name, _checks)
-
-
-@sound()
-def ours_post_norm():
-    """Our model with norms behind the sums."""
-    return our_model(norm="post")
-
-
-@sound()
-def ours_with_pads_closed_as_queries():
-    """Our model with pads closed as keys and queries."""
-    return our_model(pad_mask="keys_and_queries")
+}.items():  # what can be seen from outside
+    faulty(_checks, name=f"ours {_fault.replace('_', ' ')}")(partial(our_model, _fault))
 
 
 @faulty()
 def ours_with_the_end_closed():
-    """Our model, its source's end closed with the pads."""
     model = our_model()
     inner = model.forward
-
-    def forward(src, tgt_in):
-        return inner(src.masked_fill(src == END, 0), tgt_in)
-
-    model.forward = forward
+    model.forward = lambda src, tgt_in: inner(src.masked_fill(src == END, 0), tgt_in)
     return model

@@ -4,7 +4,6 @@ Masks are boolean, (B or 1, H or 1, Tq or 1, Tk), True = may look. `Translator` 
 each mask, embedding and half of the model; an entry of the zoo overrides one of them.
 """
 
-import functools
 import math
 import warnings
 
@@ -12,14 +11,14 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from . import END, PAD, START, SYMBOLS
-
+PAD, START, END, SYMBOLS = 0, 1, 2, 20
+"""Ids and size of the vocabulary that most models share."""
 WIDTH, HEADS = 8, 2
 
 
-def triangle(length: int, diagonal: int = 0) -> Tensor:
-    """(T, T): place t may look at 0 .. t + diagonal."""
-    return torch.ones(length, length, dtype=torch.bool).tril(diagonal)
+def triangle(length: int) -> Tensor:
+    """(T, T): place t may look at 0 .. t."""
+    return torch.ones(length, length, dtype=torch.bool).tril()
 
 
 def real(ids: Tensor) -> Tensor:
@@ -34,9 +33,9 @@ def waves(places: Tensor, width: int = WIDTH) -> Tensor:
     return torch.cat((angles.sin(), angles.cos()), -1)
 
 
-def split_heads(x: Tensor, heads: int = HEADS) -> Tensor:
+def split_heads(x: Tensor) -> Tensor:
     """(B, T, D) -> (B, H, T, Dh)."""
-    return x.unflatten(-1, (heads, -1)).transpose(1, 2)
+    return x.unflatten(-1, (HEADS, -1)).transpose(1, 2)
 
 
 def merge_heads(x: Tensor) -> Tensor:
@@ -44,25 +43,24 @@ def merge_heads(x: Tensor) -> Tensor:
     return x.transpose(1, 2).flatten(2)
 
 
-def ahead(x: Tensor, steps: int = 1) -> Tensor:
-    """(B, T, D) as it is some steps later, zeros behind the end."""
-    steps = min(steps, x.shape[1])
-    return torch.cat((x[:, steps:], torch.zeros_like(x[:, :steps])), 1)
+def ahead(x: Tensor) -> Tensor:
+    """(B, T, D) as it is a step later, zeros behind the end."""
+    return F.pad(x[:, 1:], (0, 0, 0, 1))
 
 
 class Embedding(nn.Module):
     """Tokens and sinusoidal places."""
 
-    def __init__(self, symbols: int = SYMBOLS, places: bool = True) -> None:
+    def __init__(self, symbols: int = SYMBOLS, width: int = WIDTH, places: bool = True) -> None:
         super().__init__()
-        self.tokens, self.has_places = nn.Embedding(symbols, WIDTH), places
+        self.tokens, self.has_places = nn.Embedding(symbols, width), places
 
     def forward(self, ids: Tensor) -> Tensor:
         x = self.tokens(ids)
         return x + self.places(ids).to(x) if self.has_places else x
 
     def places(self, ids: Tensor) -> Tensor:
-        return waves(torch.arange(ids.shape[1]))
+        return waves(torch.arange(ids.shape[1]), self.tokens.embedding_dim)
 
 
 class Attention(nn.Module):
@@ -78,7 +76,7 @@ class Attention(nn.Module):
     def forward(self, x: Tensor, memory: Tensor, mask: Tensor) -> Tensor:
         q, k = split_heads(self.q_proj(x)), split_heads(self.k_proj(memory))
         v = split_heads(self.v_proj(memory))
-        return self.out_proj(self.merge(self.weights(self.scores(q, k), mask) @ v))
+        return self.out_proj(merge_heads(self.weights(self.scores(q, k), mask) @ v))
 
     def scores(self, q: Tensor, k: Tensor) -> Tensor:
         return q @ k.mT / math.sqrt(q.shape[-1])
@@ -86,9 +84,6 @@ class Attention(nn.Module):
     def weights(self, scores: Tensor, mask: Tensor) -> Tensor:
         """A row with every key closed gives zeros."""
         return scores.masked_fill(~mask, -math.inf).softmax(-1).nan_to_num(0.0)
-
-    def merge(self, x: Tensor) -> Tensor:
-        return merge_heads(x)
 
 
 class Layer(nn.Module):
@@ -119,7 +114,7 @@ class Layer(nn.Module):
 
 
 class Translator(nn.Module):
-    """Encoder and decoder. `masks` and `embed` methods take the number of the layer."""
+    """Encoder and decoder."""
 
     attention: type[nn.Module] = Attention
     layer: type[nn.Module] = Layer
@@ -139,15 +134,14 @@ class Translator(nn.Module):
 
     def encode(self, src: Tensor) -> Tensor:
         x = self.embed_source(src)
-        for number, layer in enumerate(self.encoder):
-            x = layer(x, self.source_mask(src, number))
+        for layer in self.encoder:
+            x = layer(x, self.source_mask(src))
         return self.encoder_norm(x)
 
     def decode(self, src: Tensor, tgt: Tensor, memory: Tensor) -> Tensor:
         y = self.embed_target(tgt)
-        for number, layer in enumerate(self.decoder):
-            masks = self.target_mask(tgt, number), memory, self.cross_mask(src, tgt, number)
-            y = layer(y, *masks)
+        for layer in self.decoder:
+            y = layer(y, self.target_mask(tgt), memory, self.cross_mask(src, tgt))
         return self.decoder_norm(y)
 
     def embed_source(self, src: Tensor) -> Tensor:
@@ -156,32 +150,30 @@ class Translator(nn.Module):
     def embed_target(self, tgt: Tensor) -> Tensor:
         return self.target(tgt)
 
-    def keys(self, src: Tensor, number: int) -> Tensor:
+    def keys(self, src: Tensor) -> Tensor:
         """What encoder and decoder may see of the source."""
         return real(src)[:, None, None]
 
-    def source_mask(self, src: Tensor, number: int) -> Tensor:
-        return self.keys(src, number)
+    def source_mask(self, src: Tensor) -> Tensor:
+        return self.keys(src)
 
-    def target_mask(self, tgt: Tensor, number: int) -> Tensor:
+    def target_mask(self, tgt: Tensor) -> Tensor:
         """The triangle alone: pads stand behind all that is real."""
         return triangle(tgt.shape[1])[None, None]
 
-    def cross_mask(self, src: Tensor, tgt: Tensor, number: int) -> Tensor:
-        return self.keys(src, number)
+    def cross_mask(self, src: Tensor, tgt: Tensor) -> Tensor:
+        return self.keys(src)
 
 
 class Torchs(nn.Module):
     """nn.Transformer; True = blocked."""
 
-    options = {"batch_first": True}
-
-    def __init__(self):
+    def __init__(self, batch_first=True):
         super().__init__()
         sizes = (WIDTH, HEADS, 1, 1, 2 * WIDTH)
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # remarks on nested tensors
-            self.transformer = nn.Transformer(*sizes, **self.options)
+            self.transformer = nn.Transformer(*sizes, batch_first=batch_first)
         self.transformer.encoder.enable_nested_tensor = False
         self.source, self.target = Embedding(), Embedding()
         self.head = nn.Linear(WIDTH, SYMBOLS)
@@ -200,18 +192,16 @@ class Torchs(nn.Module):
 
 
 class Padded(Translator):
-    """13 of 32 ids are real."""
-
-    closed = -1e9
+    """13 of 32 ids are real; the logits of others are -1e9."""
 
     def __init__(self):
         super().__init__()
         self.source, self.target = Embedding(32), Embedding(32)
-        self.head = torch.nn.Linear(WIDTH, 32)
+        self.head = nn.Linear(WIDTH, 32)
 
     def forward(self, src, tgt):
         logits = super().forward(src, tgt)
-        return logits.masked_fill(torch.arange(32) >= 13, self.closed)
+        return logits.masked_fill(torch.arange(32) >= 13, -1e9)
 
 
 def filled(rows, value=PAD):
@@ -231,21 +221,6 @@ def mean_loss(logits, labels, **options):
     return F.cross_entropy(logits.flatten(0, 1), labels.flatten(), ignore_index=PAD, **options)
 
 
-def given(**arguments):
-    """A plain model with a loss and a batch maker."""
+def given_with(**arguments):
+    """A plain model with a loss and a batch maker, some of them others."""
     return {"model": Translator(), "batch": make_batch, "loss": mean_loss} | arguments
-
-
-def of_batch(change):
-    """A maker whose batch is changed: (src, tgt_in, tgt_out) -> the same."""
-
-    @functools.wraps(change)
-    def maker():
-        return given(batch=lambda pairs: change(*make_batch(pairs)))
-
-    return maker
-
-
-def of_loss(loss):
-    """A maker with another loss: (logits, labels) -> a number."""
-    return functools.wraps(loss)(lambda: given(loss=loss))

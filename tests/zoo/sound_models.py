@@ -3,6 +3,7 @@ transformer's stack; and such as answer, or are called, in an unusual way."""
 
 import math
 import warnings
+from functools import partial
 
 import torch
 from torch import nn
@@ -10,7 +11,9 @@ from torch.nn import functional as F
 from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
 from torch.utils.checkpoint import checkpoint
 
-from . import END, PAD, START, SYMBOLS, sound
+from toytrans.checks.adapters import TorchTransformer
+
+from . import END, PAD, START, SYMBOLS, Translator, given_with, sound
 from .parts import (
     HEADS,
     WIDTH,
@@ -19,30 +22,23 @@ from .parts import (
     Layer,
     Padded,
     Torchs,
-    Translator,
     filled,
-    given,
+    mean_loss,
+    merge_heads,
     real,
     split_heads,
     waves,
 )
 
 
-def _distances(q, k):
-    """(Tq, Tk): key's place less the query's."""
-    return torch.arange(k.shape[-2]) - torch.arange(q.shape[-2])[:, None]
-
-
 class _PlacesInside(Translator):
     """Places are not in the embedding; self-attention has them, cross-attention has not."""
-
-    cross = Attention
 
     def __init__(self):
         super().__init__()
         self.source, self.target = Embedding(places=False), Embedding(places=False)
         for layer in self.decoder:
-            layer.encoder_attn = self.cross()
+            layer.encoder_attn = Attention()
 
 
 def rotated(x):
@@ -53,13 +49,10 @@ def rotated(x):
     return torch.cat((a * cosine - b * sine, b * cosine + a * sine), -1)
 
 
-@sound()
-class rotary(_PlacesInside):
+@sound("", "attention.scores", base=_PlacesInside)
+def rotary(self, q, k):
     """RoPE in self-attention."""
-
-    class attention(Attention):
-        def scores(self, q, k):
-            return super().scores(rotated(q), rotated(k))
+    return Attention.scores(self, rotated(q), rotated(k))
 
 
 @sound()
@@ -72,108 +65,93 @@ class relative_keys(_PlacesInside):
             self.relative = nn.Parameter(torch.randn(17, WIDTH // HEADS))
 
         def scores(self, q, k):
-            keys = self.relative[_distances(q, k).clamp(-8, 8) + 8]
+            places = torch.arange(q.shape[-2])
+            keys = self.relative[(places - places[:, None]).clamp(-8, 8) + 8]
             return (q @ k.mT + torch.einsum("bhqd,qkd->bhqk", q, keys)) / math.sqrt(q.shape[-1])
 
 
-@sound()
-class closed_by_the_least_number(Translator):
-    """Closed scores are the least number of their type."""
-
-    class attention(Attention):
-        def weights(self, scores, mask):
-            return scores.masked_fill(~mask, torch.finfo(scores.dtype).min).softmax(-1)
+@sound("", "attention.weights")
+def closed_by_the_least_number(self, scores, mask):
+    return scores.masked_fill(~mask, torch.finfo(scores.dtype).min).softmax(-1)
 
 
-@sound()
-class pads_closed_as_queries_too(Translator):
-    """Pads are closed as keys and as queries."""
-
-    def source_mask(self, src, number):
-        return real(src)[:, None, None] & real(src)[:, None, :, None]
+@sound("", "source_mask")
+def pads_closed_as_queries_too(self, src):
+    return real(src)[:, None, None] & real(src)[:, None, :, None]
 
 
-@sound()
-class pointer_network(Translator):
+@sound("", "forward")
+def pointer_network(self, src, tgt):
     """A copy mechanism: part of the attention is added to the logits of source ids."""
-
-    def forward(self, src, tgt):
-        memory = self.encode(src)
-        y = self.decode(src, tgt, memory)
-        weights = (y @ memory.mT).masked_fill(~real(src)[:, None], -1e9).softmax(-1)
-        places = src[:, None].expand(-1, tgt.shape[1], -1)
-        return self.head(y).scatter_add(2, places, weights)
+    memory = self.encode(src)
+    y = self.decode(src, tgt, memory)
+    weights = (y @ memory.mT).masked_fill(~real(src)[:, None], -1e9).softmax(-1)
+    places = src[:, None].expand(-1, tgt.shape[1], -1)
+    return self.head(y).scatter_add(2, places, weights)
 
 
-@sound("PASS or cannot judge")
-class fused_attention_with_dropout(Translator):
+@sound("", "attention.forward", verdict="PASS or cannot judge")
+def fused_attention_with_dropout(self, x, memory, mask):
     """Dropout by an argument of scaled_dot_product_attention, which no module shows."""
-
-    class attention(Attention):
-        def forward(self, x, memory, mask):
-            parts = (self.q_proj(x), self.k_proj(memory), self.v_proj(memory))
-            q, k, v = (split_heads(part) for part in parts)
-            p = 0.1 if self.training else 0.0
-            y = F.scaled_dot_product_attention(q, k, v, attn_mask=mask, dropout_p=p)
-            return self.out_proj(self.merge(y.nan_to_num(0.0)))
+    q, k, v = map(split_heads, (self.q_proj(x), self.k_proj(memory), self.v_proj(memory)))
+    p = 0.1 if self.training else 0.0
+    y = F.scaled_dot_product_attention(q, k, v, attn_mask=mask, dropout_p=p)
+    return self.out_proj(merge_heads(y.nan_to_num(0.0)))
 
 
-def _of_layers(layer):
-    model = type("Model", (Translator,), {"layer": layer})
-    return model()
-
-
-@sound()
-class pre_norm(Translator):
-    """The model as parts.py has it."""
-
-    depth = 2
-
-
-class _NoNorm(Layer):
-    norm = nn.Identity
+sound("", "depth", name="pre norm")(2)
 
 
 @sound()
 class no_norms(Translator):
-    """No norm anywhere."""
+    final_norm = nn.Identity
 
-    final_norm, layer = nn.Identity, _NoNorm
+    class layer(Layer):
+        norm = nn.Identity
+
+
+@sound("", "layer.forward")
+def parallel_branches(self, x, mask, memory=None, cross_mask=None):
+    """Attention and feed-forward side by side, as in GPT-J."""
+    h = self.self_attn_norm(x)
+    y = x + self.self_attn(h, h, mask) + self.feed_forward(h)
+    if memory is None:
+        return y
+    return y + self.encoder_attn(self.encoder_attn_norm(y), memory, cross_mask)
 
 
 @sound()
-def parallel_branches():
-    """Attention and feed-forward side by side, as in GPT-J."""
+def closed_gates_and_decoding():
+    """ReZero: each branch is multiplied with a gate that is zero at the start."""
 
-    class Parallel(Layer):
-        def forward(self, x, mask, memory=None, cross_mask=None):
-            h = self.self_attn_norm(x)
-            y = x + self.self_attn(h, h, mask) + self.feed_forward(h)
-            if memory is None:
-                return y
-            return y + self.encoder_attn(self.encoder_attn_norm(y), memory, cross_mask)
+    class Model(Translator):
+        class layer(Layer):
+            def __init__(self, attention, cross):
+                super().__init__(attention, cross)
+                self.gate = nn.Parameter(torch.zeros(1))
 
-    return _of_layers(Parallel)
+            def branch(self, x, norm, sublayer):
+                return x + self.gate * sublayer(norm(x))
+
+    model = Model()
+    return {"model": model, "generate": lambda src, tgt: model.eval()(src, tgt)}
 
 
-class _Experts(Layer):
-    """Six experts, of which `top` work for a token."""
+@sound()
+class experts_one_for_each_token(Translator):
+    """A mixture of six experts, of which one works for a token, and some are never chosen."""
 
-    top = 1
+    class layer(Layer):
+        def __init__(self, attention, cross):
+            super().__init__(attention, cross)
+            del self.fc1, self.fc2
+            self.router = nn.Linear(WIDTH, 6)
+            self.experts = nn.ModuleList(_Expert() for _ in range(6))
 
-    def __init__(self, attention, cross):
-        super().__init__(attention, cross)
-        del self.fc1, self.fc2
-        self.router = nn.Linear(WIDTH, 6)
-        self.experts = nn.ModuleList(_Expert() for _ in range(6))
-
-    def feed_forward(self, x):
-        weights, chosen = self.router(x).softmax(-1).topk(self.top, -1)
-        found = torch.zeros_like(x)
-        for number, expert in enumerate(self.experts):
-            share = (weights * (chosen == number)).sum(-1, keepdim=True)
-            found = found + share * expert(x)
-        return found
+        def feed_forward(self, x):
+            weight, chosen = self.router(x).softmax(-1).max(-1, keepdim=True)
+            each = [expert(x) * (chosen == n) for n, expert in enumerate(self.experts)]
+            return weight * sum(each)
 
 
 class _Expert(nn.Module):
@@ -185,54 +163,30 @@ class _Expert(nn.Module):
         return self.fc2(self.fc1(x).relu())
 
 
-@sound()
-def experts_one_for_each_token():
-    """A mixture of experts of which some are never chosen."""
-    return _of_layers(_Experts)
-
-
-@sound()
-class gradient_checkpointing(Translator):
+@sound("", "layer.forward")
+def gradient_checkpointing(self, *given):
     """Layers are computed again in the backward pass, in train mode."""
-
-    class layer(Layer):
-        def forward(self, *given):
-            if self.training:
-                return checkpoint(super().forward, *given, use_reentrant=False)
-            return super().forward(*given)
+    if self.training:
+        return checkpoint(partial(Layer.forward, self), *given, use_reentrant=False)
+    return Layer.forward(self, *given)
 
 
-@sound()
-class torchs_transformer(Torchs):
-    """nn.Transformer, batch first, post-norm."""
+sound(name="torchs transformer")(Torchs)
 
 
 @sound(batch_first=False)
 class torchs_transformer_time_first(Torchs):
     """Ids (S, B) and (T, B) to logits (T, B, V), which is told."""
 
-    options = {}
-
     def __init__(self):
-        super().__init__()
-        self.source, self.target = _FirstPlace(), _FirstPlace()
+        super().__init__(batch_first=False)
 
-    def masks(self, src, tgt):
-        return super().masks(src.mT, tgt.mT)
-
-
-class _FirstPlace(Embedding):
-    def forward(self, ids):
-        return self.tokens(ids) + waves(torch.arange(len(ids)))[:, None].to(self.tokens.weight)
-
-
-@sound()
-class in_inference_mode(Translator):
-    """torch.inference_mode around all of it."""
-
-    @torch.inference_mode()
     def forward(self, src, tgt):
-        return super().forward(src, tgt)
+        x, y = (f(ids.mT).transpose(0, 1) for f, ids in ((self.source, src), (self.target, tgt)))
+        return self.head(self.transformer(x, y, **self.masks(src.mT, tgt.mT)))
+
+
+sound("", "forward", name="in inference mode")(torch.inference_mode()(Translator.forward))
 
 
 class _Scripted(nn.Module):
@@ -255,28 +209,24 @@ class _Scripted(nn.Module):
 
 @sound(embedding=None)
 def scripted():
-    """torch.jit.script."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", DeprecationWarning)
         return torch.jit.script(_Scripted())
 
 
 class Recurrent(nn.Module):
-    """A packed bidirectional encoder, a decoder, and an attention between them."""
-
-    cell: type[nn.Module] = nn.GRU
+    """A packed bidirectional GRU, another that decodes, and Luong's dot products between them."""
 
     def __init__(self):
         super().__init__()
         self.source, self.target = nn.Embedding(SYMBOLS, WIDTH), nn.Embedding(SYMBOLS, WIDTH)
-        self.encoder = self.cell(WIDTH, WIDTH // 2, batch_first=True, bidirectional=True)
-        self.decoder = self.cell(WIDTH, WIDTH, batch_first=True)
+        self.encoder = nn.GRU(WIDTH, WIDTH // 2, batch_first=True, bidirectional=True)
+        self.decoder = nn.GRU(WIDTH, WIDTH, batch_first=True)
         self.head = nn.Linear(2 * WIDTH, SYMBOLS)
 
     def encode(self, src):
         lengths = real(src).sum(1).clamp(min=1)
-        given = (self.source(src), lengths)
-        packed = pack_padded_sequence(*given, batch_first=True, enforce_sorted=False)
+        packed = pack_padded_sequence(self.source(src), lengths, True, enforce_sorted=False)
         return pad_packed_sequence(self.encoder(packed)[0], True, total_length=src.shape[1])[0]
 
     def attend(self, y, memory, keep):
@@ -289,9 +239,7 @@ class Recurrent(nn.Module):
         return self.head(torch.cat((y, self.attend(y, memory, real(src))), -1))
 
 
-@sound()
-class gru_with_dot_products(Recurrent):
-    """Luong's dot products over a packed GRU."""
+sound(name="gru with dot products")(Recurrent)
 
 
 @sound()
@@ -314,13 +262,10 @@ class input_feeding(Recurrent):
         return torch.stack(found, 1)
 
 
-@sound()
-class a_tuple(Translator):
-    """(logits, memory)."""
-
-    def forward(self, src, tgt):
-        memory = self.encode(src)
-        return self.head(self.decode(src, tgt, memory)), memory
+@sound("", "forward")
+def a_tuple(self, src, tgt):
+    memory = self.encode(src)
+    return self.head(self.decode(src, tgt, memory)), memory
 
 
 @sound()
@@ -338,95 +283,67 @@ class a_static_buffer(Translator):
         return self.room.setdefault(key, torch.empty_like(logits)).copy_(logits)
 
 
-@sound(vocabulary_size=32)
-class ids_closed_by_minus_a_billion(Padded):
-    """Ids without a symbol have logits of -1e9."""
+sound(name="ids closed by minus a billion", vocabulary_size=32)(Padded)
 
 
-@sound()
-class log_probabilities(Translator):
-    """log_softmax of the logits."""
-
-    def forward(self, src, tgt):
-        return super().forward(src, tgt).log_softmax(-1)
+@sound("", "forward")
+def log_probabilities(self, src, tgt):
+    return Translator.forward(self, src, tgt).log_softmax(-1)
 
 
 @sound()
 class a_large_constant(Translator):
-    """One id's bias is a million."""
-
     def __init__(self):
         super().__init__()
         with torch.no_grad():
             self.head.bias[5] = 1e6
 
 
-@sound("refused")
-class nan_everywhere(Translator):
+@sound("", "forward", verdict="refused")
+def nan_everywhere(self, src, tgt):
     """A diverged checkpoint: nothing can be judged."""
-
-    def forward(self, src, tgt):
-        return super().forward(src, tgt) * math.nan
+    return Translator.forward(self, src, tgt) * math.nan
 
 
-@sound(checks="pads rows", says="of one length in every batch")
-class source_and_target_of_one_length(Translator):
-    """Refuses a source and a target of different lengths."""
-
-    def forward(self, src, tgt):
-        if src.shape != tgt.shape:
-            raise ValueError(f"source {tuple(src.shape)} and target {tuple(tgt.shape)} differ")
-        return super().forward(src, tgt)
+@sound("pads rows", "forward", says="of one length in every batch")
+def source_and_target_of_one_length(self, src, tgt):
+    if src.shape != tgt.shape:
+        raise ValueError(f"source {tuple(src.shape)} and target {tuple(tgt.shape)} differ")
+    return Translator.forward(self, src, tgt)
 
 
-@sound(checks="pads future", is_long=True, says="give max_length=...")
-class twenty_places_that_are_not_given(Translator):
+@sound("pads future", "forward", is_long=True, says="give max_length=...")
+def twenty_places_that_are_not_given(self, src, tgt):
     """Takes 20 places at most, and check is not told so."""
-
-    def forward(self, src, tgt):
-        if max(src.shape[1], tgt.shape[1]) > 20:
-            raise RuntimeError(f"{src.shape[1]} and {tgt.shape[1]} places are too many")
-        return super().forward(src, tgt)
+    if max(src.shape[1], tgt.shape[1]) > 20:
+        raise RuntimeError(f"{src.shape[1]} and {tgt.shape[1]} places are too many")
+    return Translator.forward(self, src, tgt)
 
 
-class _OtherPad(Translator):
-    """Sources are padded with 3, targets with 0."""
-
-    def keys(self, src, number):
-        return (src != 3)[:, None, None]
-
-
-@sound("cannot judge", is_long=True, says="give source_pad_id=3")
-class another_source_pad_that_is_not_given(_OtherPad):
+@sound("", "keys", verdict="cannot judge", is_long=True, says="give source_pad_id=3")
+def another_source_pad_that_is_not_given(self, src):
     """Sources are padded with 3, and check is not told so."""
+    return (src != 3)[:, None, None]
 
 
-@sound("refused", embedding=None)
+@sound(verdict="refused", embedding=None)
 def a_function_in_train_mode():
     """A plain function around a module in train mode: its user forgot eval()."""
     model = Translator().train()
     return {"model": lambda src, tgt: model(src, tgt)}
 
 
-@sound()
-def cross_entropy():
-    """The usual loss and batch."""
-    return given()
+sound("", "loss", name="cross entropy")(mean_loss)
 
 
-@sound()
-def one_against_the_rest():
-    """Binary cross entropy of each symbol."""
-
-    def loss(logits, labels):
-        keep = labels != PAD
-        wanted = F.one_hot(labels, logits.shape[-1]).to(logits)[keep]
-        return F.binary_cross_entropy_with_logits(logits[keep], wanted)
-
-    return given(loss=loss)
+@sound("", "loss")
+def one_against_the_rest(logits, labels):
+    keep = labels != PAD
+    wanted = F.one_hot(labels, logits.shape[-1]).to(logits)[keep]
+    return F.binary_cross_entropy_with_logits(logits[keep], wanted)
 
 
-@sound("PASS or cannot judge")
+@sound(verdict="PASS or cannot judge")
 def pad_that_is_the_end():
     """The pad is the end, as in GPT-2's vocabulary, and labels of -100 tell them apart."""
 
@@ -436,9 +353,19 @@ def pad_that_is_the_end():
         return src, tgt_in, filled([[*t, END] for _, t in pairs], -100)
 
     class Model(Translator):
-        def keys(self, src, number):
+        def keys(self, src):
             after = (src == END).cumsum(1) - (src == END).long()
             return (after == 0)[:, None, None]
 
     loss = lambda a, b: F.cross_entropy(a.mT, b, ignore_index=-100)  # noqa: E731
-    return given(model=Model(), batch=batch, loss=loss, pad_id=END)
+    return given_with(model=Model(), batch=batch, loss=loss, pad_id=END)
+
+
+@sound(vocabulary_size=200, max_length=24, length=12, is_long=True)
+def in_bf16_of_some_width():
+    """A width of 128, four layers: rounding in bf16 adds up."""
+    torch.manual_seed(2)
+    core = nn.Transformer(128, 8, 4, 4, 256, batch_first=True)
+    embeddings = (Embedding(200, 128), Embedding(200, 128))
+    model = TorchTransformer(core, *embeddings, nn.Linear(128, 200)).bfloat16().eval()
+    return {"model": lambda src, tgt: model(src, tgt)}
