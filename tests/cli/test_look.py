@@ -17,6 +17,7 @@ from toytrans.inspection.table import CLOSED
 
 pytestmark = pytest.mark.usefixtures("here")
 EVERY = ("inspect-masks", *PAIRS, "--panel", "all")
+TRACED = ("trace", "--config", "textbook", "5 7 9", "4 6 8 3", "--tgt", "9 7", "--tgt", "3 8 6 4")
 BROKEN = ("--break", "no_causal", "--out", "broken")
 
 
@@ -146,7 +147,7 @@ def test_steps_on_a_terminal_come_one_a_key_press(monkeypatch, keys, shown, code
 
 
 def test_everything_fits_eighty_columns(command: Command):
-    answer = command("trace", *PAIRS, "--part", "cross", "--head", "2", "--panel", "all")
+    answer = command(*TRACED, "--part", "cross", "--head", "2", "--panel", "all")
     assert (answer.code, answer.err) == (0, "")
     assert max(map(len, answer.out.splitlines())) <= 80
     assert "Accounted for" in answer.out and "NOT" not in answer.out
@@ -161,8 +162,14 @@ def test_a_panel_is_found_by_its_title_without_the_name_of_the_run(run: Path, co
     assert "2 In memory: encoder self-attention" in in_memory
 
 
+def test_sequences_of_a_run_have_its_translations_as_targets(run: Path, command: Command):
+    found = json.loads(command("trace", str(run), "1 2 3", "--part", "decoder", "--json").out)
+    said = command("translate", str(run), "1 2 3").out.split()
+    assert found["queries"][0] == ["<bos>", *said][: len(found["queries"][0])]
+
+
 def test_json_holds_every_tensor_in_full(command: Command):
-    answer = command("trace", *PAIRS, "--part", "cross", "--json")
+    answer = command(*TRACED, "--part", "cross", "--json")
     assert (answer.code, answer.err) == (0, "")
     found = json.loads(answer.out)
     assert (found["part"], found["layer"]) == ("cross", 1)
@@ -203,7 +210,9 @@ def test_masks_that_cannot_be_shown(refused, arguments: str, fragments):
 
 def test_what_else_cannot_be_shown(refused):
     assert "layers 1 to 1" in refused("trace", "--config", "c.yaml", "--layer", "3")
-    assert "has 4 of them" in refused("trace", *PAIRS, "--head", "5")
+    said = refused("trace", "--config", "textbook", "5 7", "4", "--tgt", "7 5")
+    assert "2 sequences and 1 --tgt" in said
+    assert "has 4 of them" in refused(*TRACED, "--head", "5")
     assert "did you mean heads?" in refused("demo", "head")
     assert "no demo 'x'; there are sdpa, " in refused("demo", "x")
     assert "demo scale shows numbers of its own" in refused("demo", "scale", "runs/c")

@@ -328,14 +328,15 @@ def maps_of(
     """The attention in translations of some sequences, or of a few validation pairs; the rules are
     measured on validation pairs. Raises UserError.
 
-    targets: decoder inputs in place of the translations. most: sequences that are translated.
+    targets: decoder inputs in place of the translations. most: sequences that are shown.
     """
     valid = validation_pairs(run, CANDIDATES)
     if sequences:
-        batch = batch_of_run(run, sequences[:most], targets or ()).batch
+        batch = batch_of_run(run, sequences, targets or ()).batch
     else:
         src = make_batch(few(valid), run.config.source_bos).src
-        batch = translated(run.model, src[:most], run.facts.target_growth)
+        batch = translated(run.model, src, run.facts.target_growth)
+    batch = batch.take(slice(most))
     heads = attend(run.model, batch, choice)
     longest = run.model.config.max_length
     batches = evaluation_batches(valid, BATCH_TOKENS, run.config.source_bos, longest)
