@@ -9,7 +9,7 @@ from typing import get_args
 
 import pytest
 from conftest import config_of
-from hypothesis import example, given, settings
+from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
 from toytrans.config.load import config_for_resume, load_config, save_config
@@ -33,18 +33,12 @@ train:
 """
 
 
-@pytest.fixture(scope="module")
-def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder that the examples of one hypothesis test may share."""
-    return tmp_path_factory.mktemp("yaml")
-
-
 RUN = Path("run")
 SECTIONS = ("data", "model", "train")
 
 
-def write(folder: Path, text: str | bytes, name: str = "run.yaml") -> Path:
-    path = folder / name
+def write(folder: Path, text: str | bytes) -> Path:
+    path = folder / "run.yaml"
     path.write_bytes(text.encode() if isinstance(text, str) else text)
     return path
 
@@ -119,18 +113,17 @@ VALUES = st.recursive(
 )
 
 
-SPAN = [1, 20]
-
-
 @given(st.dictionaries(st.text(max_size=8), VALUES, min_size=1, max_size=4))
 @example({"lr": 1e-05, "big": 1e16, "limit": math.inf})
 @example({"word": "no", "time": "1:30", "text": "1e-3", "padded": "010", "blank": " ", "": ""})
 @example({"lines": "a\n b\n", "deep": {"list": [{"a": None}, [], {}]}, "long": "x " * 100})
-@example({"train_length": SPAN, "valid_length": SPAN})
+@example(dict.fromkeys(("train_length", "valid_length"), [1, 20]))  # one list twice
 @example({"next\x85line": "line\u2028separator"})
-@settings(max_examples=80, deadline=None)
-def test_written_yaml_reads_back_equal(folder, values):
-    found = read_yaml(write(folder, write_yaml(values), "round.yaml")).values
+@settings(
+    max_examples=80, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
+)
+def test_written_yaml_reads_back_equal(tmp_path, values):
+    found = read_yaml(write(tmp_path, write_yaml(values))).values
     assert repr(found) == repr(values)
 
 
@@ -284,50 +277,42 @@ def test_a_contradiction_is_refused_with_both_sides(tmp_path, overrides, fragmen
 # Values that follow from others --------------------------------------------------------------
 
 
-def test_lengths_follow_from_the_training_length(tmp_path):
-    data = load(tmp_path, "data: {task: copy, train_length: [2, 25]}\n").data
-    assert (data.valid_length, data.test_length) == ((2, 25), (2, 30))
-    data = load(tmp_path, "data: {task: copy}\n").data
-    assert (data.symbols, data.train_length, data.test_length) == (10, (1, 20), (1, 25))
-    assert (data.train_examples, data.valid_examples, data.test_examples) == (None, 1000, 1000)
+DEFAULTS = {"symbols": 10, "train_length": (1, 20), "test_length": (1, 25)}
+DEFAULTS |= {"train_examples": None, "valid_examples": 1000, "test_examples": 1000}
+ABSOLUTE = {"score_cap": 0.0, "source_bos": False, "max_positions": None}
 
 
 @pytest.mark.parametrize(
-    ("task", "rows", "test_length"),
+    ("overrides", "section", "values"),
     [
-        ("copy", 24, (1, 23)),  # 24 rows hold 23 symbols and the EOS
-        ("duplicate", 46, (1, 22)),  # twice 22 symbols and the BOS are 45, twice 23 are 47
+        ([], "data", DEFAULTS),
+        (
+            ["data.train_length=[2, 25]"],
+            "data",
+            {"valid_length": (2, 25), "test_length": (2, 30)},
+        ),
+        # 24 rows hold 23 symbols and the EOS
+        ([TABLE, "model.max_positions=24"], "data", {"test_length": (1, 23)}),
+        # twice 22 symbols and the BOS are 45, twice 23 are 47
+        (
+            [TABLE, "model.max_positions=46", "data.task=duplicate"],
+            "data",
+            {"test_length": (1, 22)},
+        ),
+        (["train.max_steps=1000"], "train", {"warmup_steps": 100, "eval_every": 250}),
+        (["train.max_steps=299"], "train", {"warmup_steps": 99, "eval_every": 74}),
+        (["train.max_steps=3"], "train", {"warmup_steps": 1, "eval_every": 1}),
+        (["train.max_steps=0"], "train", {"warmup_steps": 0, "eval_every": 1}),
+        (["model.backward=by_hand"], "train", {"precision": "fp32"}),
+        (["model.backward=autograd"], "train", {"precision": "auto"}),
+        (["model.positions=sinusoidal"], "model", ABSOLUTE),
+        ([TABLE], "model", ABSOLUTE | {"max_positions": 512}),
+        (["model.positions=anchored"], "model", ABSOLUTE | {"score_cap": 1.0, "source_bos": True}),
     ],
 )
-def test_the_test_length_stays_within_a_table(tmp_path, task, rows, test_length):
-    text = f"data: {{task: {task}}}\nmodel: {{positions: learned, max_positions: {rows}}}\n"
-    assert load(tmp_path, text).data.test_length == test_length
-
-
-@pytest.mark.parametrize(
-    ("steps", "follows"), [(1000, (100, 250)), (299, (99, 74)), (3, (1, 1)), (0, (0, 1))]
-)
-def test_warm_up_and_evaluations_follow_from_the_steps(tmp_path, steps, follows):
-    train = load(tmp_path, "data: {task: copy}\n", f"train.max_steps={steps}").train
-    assert (train.warmup_steps, train.eval_every) == follows
-
-
-def test_gradients_by_hand_take_fp32(tmp_path):
-    for road, precision in (("by_hand", "fp32"), ("autograd", "auto")):
-        assert load(tmp_path, PLAIN, f"model.backward={road}").train.precision == precision
-
-
-@pytest.mark.parametrize(
-    ("positions", "cap", "bos", "rows"),
-    [
-        ("anchored", 1.0, True, None),
-        ("learned", 0.0, False, 512),
-        ("sinusoidal", 0.0, False, None),
-    ],
-)
-def test_options_follow_from_the_positions(tmp_path, positions, cap, bos, rows):
-    model = load(tmp_path, PLAIN, f"model.positions={positions}").model
-    assert (model.score_cap, model.source_bos, model.max_positions) == (cap, bos, rows)
+def test_values_follow_from_others(tmp_path, overrides, section, values):
+    found = getattr(load(tmp_path, "data: {task: copy}\n", *overrides), section).model_dump()
+    assert {key: found[key] for key in values} == values
 
 
 def test_an_override_wins_over_the_file_and_the_last_one_over_the_first(tmp_path):
@@ -429,8 +414,10 @@ def test_a_seal_opens_hides_the_name_and_treats_all_faults_alike(fault):
         check_fault(sealed, model, processes=2)
 
 
-def test_every_changed_character_is_noticed():
+def test_every_changed_character_is_noticed(tmp_path):
     sealed = seal("no_norm", NONCE)
+    assert load(tmp_path, PLAIN, f"fault={sealed}").fault == sealed
+    refused_with(("fault: ", "this seal was changed"), tmp_path, PLAIN, f"fault={sealed[:-1]}")
     wrong = [sealed[:-4], sealed + "AAAA", "sealed-", "sealed-é", f"{sealed[:10]}!{sealed[10:]}"]
     for place in range(len("sealed-"), len(sealed)):
         other = "a" if sealed[place] != "a" else "b"
@@ -438,9 +425,3 @@ def test_every_changed_character_is_noticed():
     for text in wrong:
         with pytest.raises(UserError, match="this seal was changed"):
             opened(text)
-
-
-def test_a_config_takes_a_seal_and_refuses_a_changed_one(tmp_path):
-    sealed = seal("no_norm", NONCE)
-    assert load(tmp_path, PLAIN, f"fault={sealed}").fault == sealed
-    refused_with(("fault: ", "this seal was changed"), tmp_path, PLAIN, f"fault={sealed[:-1]}")

@@ -55,17 +55,20 @@ def test_own_positions_bias_by_their_formula():
     assert torch.allclose(model.positions.bias(table, distances)[0], expected, atol=1e-6)
 
 
+MINE = """
+from torch import nn
+from toytrans.model.positions.base import Positions
+class Mine(Positions):
+    def __init__(self, *given):
+        super().__init__(*given)
+        self.embedding, self.line = nn.Embedding(4, 2), nn.Linear(2, 2)
+        for parameter in self.parameters():
+            nn.init.constant_(parameter, 3)
+"""
+
+
 def test_own_positions_keep_the_weights_they_start_with(here: Path):
-    (here / "mine.py").write_text(
-        "from torch import nn\n"
-        "from toytrans.model.positions.base import Positions\n"
-        "class Mine(Positions):\n"
-        "    def __init__(self, *given):\n"
-        "        super().__init__(*given)\n"
-        "        self.embedding, self.line = nn.Embedding(4, 2), nn.Linear(2, 2)\n"
-        "        for parameter in self.parameters():\n"
-        "            nn.init.constant_(parameter, 3)\n"
-    )
+    (here / "mine.py").write_text(MINE)
     model = own(positions="sinusoidal", cross_positions="mine.py:Mine")
     assert all((parameter == 3).all() for parameter in model.cross_positions.parameters())
 
