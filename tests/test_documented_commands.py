@@ -41,7 +41,7 @@ LESSONS = sorted((ROOT / "docs/lessons").glob("[1-9]*.md"))
 PAGES = [*LESSONS, *sorted((ROOT / "docs").glob("*.md")), README]
 """The Korean lessons show the same."""
 
-THREE_STEPS = ["train.max_steps=3", "data.valid_examples=20", "data.test_examples=20"]
+THREE_STEPS = ["train.max_steps=3", "data.valid_examples=8", "data.test_examples=8"]
 CUT = [word for override in THREE_STEPS for word in ("--set", override)]
 SMALL_BATCHES = ["--set", "data.batch_tokens=1024"]
 """For the commands of pages. Those of configs have the batches of their configs."""
@@ -143,7 +143,7 @@ def made_small(words: list[str]) -> list[str]:
         if steps := [place for place, word in enumerate(words) if word[:16] == "train.max_steps="]:
             del words[steps[0] - 1 : steps[0] + 1]  # CUT has them
     small = CUT + SMALL_BATCHES if words[0] in ("train", "sweep") else []
-    return words + (["--length", "16"] if words[0] == "check" else small)
+    return words + (["--length", "8"] if words[0] == "check" else small)
 
 
 def expected_code(source: str, texts: list[str]) -> int:

@@ -53,7 +53,7 @@ def study(tmp_path_factory: pytest.TempPathFactory) -> Path:
         write("test.tsv", TESTED)
         files = {"train": "train.tsv", "test": "test.tsv"}
         model = {"positions": "anchored", "d_model": 32}
-        train = {"max_steps": 60, "lr": 0.01}
+        train = {"max_steps": 60, "eval_every": 60, "lr": 0.01}
         data = {"files": files, "batch_tokens": 512}
         Path("c.yaml").write_text(tiny_yaml(data=data, model=model, train=train))
         assert call("train", "c.yaml", "--out", "r") == 0
