@@ -69,12 +69,10 @@ def test_counts_are_those_of_one_row_at_a_time(monkeypatch):
 
 
 def test_translations_come_in_the_order_of_the_questions():
-    model = model_of(VOCABULARY, positions="sinusoidal")
-    facts = DataFacts(VOCABULARY, (0, 5))
+    model, facts = model_of(VOCABULARY, positions="sinusoidal"), DataFacts(VOCABULARY, (0, 5))
     sequences = [["1"], [], ["4", "5", "6", "7", "8"], ["2", "+"]]
-    together = translate(model, sequences, facts)
     alone = [translate(model, [s], facts)[0] for s in sequences]
-    assert together == alone
+    assert translate(model, sequences, facts) == alone
 
 
 def test_outputs_are_compared_place_by_place():
