@@ -40,3 +40,5 @@ def test_the_notebook_is_small_and_names_no_machine():
     text = NOTEBOOK.read_text()
     assert len(text) < 100_000
     assert not re.search("/home|/root|/tmp|/work|elapsed_s|iopub", text)
+    counts = re.findall(r'^   "execution_count": (\d+)', text, re.MULTILINE)
+    assert counts == [str(number) for number in range(1, len(counts) + 1)]

@@ -62,6 +62,8 @@ def test_what_does_not_fit_a_format_is_named_with_its_line(tmp_path, name, text,
     with pytest.raises(UserError) as error:
         read_pairs(str(path))
     assert says in str(error.value) and "\n" not in str(error.value)
+    with pytest.raises(UserError, match="is a directory; name a file"):
+        read_pairs(str(tmp_path))
 
 
 def config_of_files(files, model=None, **data):

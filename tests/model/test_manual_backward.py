@@ -83,6 +83,25 @@ def test_a_softmax_gradient_of_its_diagonal_alone_is_found(monkeypatch):
     assert ("attention", "v") not in found
 
 
+def test_a_gradient_of_k_without_its_transpose_is_found(monkeypatch):
+    """In self-attention it fits; where Tq and Tk differ, the sizes themselves refuse it."""
+    sound = functions.attention_backward
+
+    def untransposed(gradient, needed):
+        q, _, v, weights, *_, scale, _ = needed
+        d_q, d_k, d_v, d_bias = sound(gradient, needed)
+        (d_scores,) = functions.softmax_backward(gradient @ v.mT, (weights,))
+        if d_scores.shape[-1] == d_scores.shape[-2]:
+            d_k = scale * d_scores @ q
+        else:
+            with pytest.raises(RuntimeError):
+                d_scores @ q
+        return d_q, d_k, d_v, d_bias
+
+    monkeypatch.setattr(functions, "attention_backward", untransposed)
+    assert {operation for operation, _ in failing()} == {"whole model"}
+
+
 def test_a_layer_norm_without_its_epsilon_is_found(monkeypatch):
     sound = functions.layer_norm_backward
 
@@ -95,6 +114,12 @@ def test_a_layer_norm_without_its_epsilon_is_found(monkeypatch):
     found = failing()
     assert {("LayerNorm", "x"), ("LayerNorm, small x", "x")} <= found
     assert ("LayerNorm", "weight") not in found
+
+
+def test_a_wrong_forward_pass_is_found(monkeypatch):
+    sound = functions.relu
+    monkeypatch.setattr(functions, "relu", lambda x: (sound(x)[0] + 1, sound(x)[1]))
+    assert failing() >= {("ReLU", "(output)")}
 
 
 def test_the_table_holds_the_numbers_of_the_run(command, monkeypatch):
