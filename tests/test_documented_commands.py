@@ -1,9 +1,21 @@
-"""Every whole command in README, docs/ and the headers of configs does what is promised.
+"""Every whole command and every Python block in README and docs/ runs, and prints what its page
+shows. So do the commands in the headers of configs.
+
+A block of the language `text` is output of the last command or of the Python block above it. Its
+lines follow each other in what is printed; a line `...` stands for lines that are left out. Runs
+of blanks count as one, and empty lines do not count. Numbers:
+
+    words, whole numbers        equal
+    decimals                    equal, up to one in the last digit shown: kernels differ
+    below 1e-5, say 0 or 2e-16  any number below 1e-5: it is rounding
+    with trained weights        decimals may differ by 0.2, or by 20%
 
 configs/textbook.yaml is trained in full, the others for three steps; tests/slow/test_promises.py
 trains all of them in full.
 """
 
+import contextlib
+import io
 import json
 import re
 import shlex
@@ -16,20 +28,20 @@ from typing import NamedTuple
 import pytest
 import torch
 import typer.main
-from conftest import FIRST, ROOT, Command, script
+from conftest import FIRST, ROOT, Answer, Command, call, script
 from scan_grammar import scan_lines
 
 from toytrans.cli.app import app
+from toytrans.config.load import load_config
+from toytrans.sweeps.board import board_names
 
 CONFIGS = sorted((ROOT / "configs").glob("*.yaml"))
 README = ROOT / "README.md"
-SHOWING = [
-    *sorted((ROOT / "docs").glob("*/**/*.md")),
-    *(ROOT / f"docs/{name}.md" for name in ("confused", "found", "from", "teaching")),
-]
-"""Pages that show output: tests/test_shown_output.py runs what is on them."""
-PAGES = [page for page in sorted((ROOT / "docs").glob("*.md")) if page not in SHOWING] + [README]
-THREE_STEPS = ["train.max_steps=3", "data.valid_examples=20", "data.test_examples=20"]
+LESSONS = sorted((ROOT / "docs/lessons").glob("[1-9]*.md"))
+PAGES = [*LESSONS, *sorted((ROOT / "docs").glob("*.md")), README]
+"""The Korean lessons show the same."""
+
+THREE_STEPS = ["train.max_steps=3", "data.valid_examples=8", "data.test_examples=8"]
 CUT = [word for override in THREE_STEPS for word in ("--set", override)]
 SMALL_BATCHES = ["--set", "data.batch_tokens=1024"]
 """For the commands of pages. Those of configs have the batches of their configs."""
@@ -41,7 +53,7 @@ EXPECTED = {
     "toytrans check --model docs/examples/checked_model.py:build": r"^PASS  pads, future",
     "toytrans eval runs/textbook --lengths 2:20 --examples 200": "test 8 to 20, beyond",
 }
-"""What the output of some commands must hold."""
+"""What the output of some commands must hold, beside what pages show."""
 
 FINDING = ("toytrans doctor runs/exercise", "toytrans check runs/exercise")
 """Commands that find what is wrong with a broken run, and say so by their exit code."""
@@ -65,6 +77,9 @@ def promise_of(config: Path) -> Promise | None:
     return Promise(float(found[1]), float(found[2]) if found[2] else None, float(found[3]))
 
 
+# What a page holds ---------------------------------------------------------------------------
+
+
 def blocks(page: Path) -> Iterator[tuple[str, str]]:
     """The code blocks of a page: language and text."""
     yield from re.findall(r"^```(\w*)\n(.*?)^```", page.read_text(), re.MULTILINE | re.DOTALL)
@@ -78,26 +93,164 @@ def whole_commands(text: str) -> list[str]:
     ]
 
 
-def commands_of(page: Path) -> list[str]:
-    """The commands of a page: of its code blocks, and of README's table too."""
-    listed = re.findall(r"^\|[^|]*\| `(toytrans [^`]*)` \|", page.read_text(), re.MULTILINE)
-    in_blocks = [command for _, text in blocks(page) for command in whole_commands(text)]
-    return in_blocks + (listed if page == README else [])
+def sources_of(page: Path) -> dict[str, list[str]]:
+    """The commands and the code of a page in their order, and what it shows of their output."""
+    found: dict[str, list[str]] = {}
+    source = ""
+    for language, text in blocks(page):
+        if language == "text":
+            found[source].append(text)
+        elif language in ("", "python"):
+            for source in [text] if language else whole_commands(text):
+                found.setdefault(source, [])
+    if page == README:  # its table
+        listed = re.findall(r"^\|[^|]*\| `(toytrans [^`]*)` \|", page.read_text(), re.MULTILINE)
+        found |= {command: [] for command in listed}
+    return found
 
 
-PAGE_OF = {command: page for page in reversed(PAGES) for command in commands_of(page)}
-"""Each command runs once, in the folder of the first page that has it; README comes last."""
+SOURCES = {page: sources_of(page) for page in PAGES}
+PAGE_OF = {source: page for page in reversed(PAGES) for source in SOURCES[page]}
+"""The first page that has a command. Another one runs it where it shows its output."""
+
+
+# What is printed -----------------------------------------------------------------------------
+
+
+class Pipe(io.StringIO):
+    encoding = "utf-8"  # type: ignore[assignment]
+
+
+def printed_by(source: str, shown: bool) -> Answer:
+    """What a command or a Python block prints. A command whose output is not shown is small."""
+    out, err = Pipe(), Pipe()
+    with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
+        code = 0
+        if source.startswith("toytrans "):
+            words = shlex.split(source)[1:]
+            code = call(*(words if shown else made_small(words)))
+        else:
+            exec(compile(source, "page", "exec"), {})
+    return Answer(code, out.getvalue(), err.getvalue())
+
+
+def made_small(words: list[str]) -> list[str]:
+    """A command whose training takes one seed and three steps, and whose checks are short."""
+    words = list(words)
+    if words[0] == "sweep":
+        words[words.index("--seeds") + 1] = "0:0"
+        if steps := [place for place, word in enumerate(words) if word[:16] == "train.max_steps="]:
+            del words[steps[0] - 1 : steps[0] + 1]  # CUT has them
+    small = CUT + SMALL_BATCHES if words[0] in ("train", "sweep") else []
+    return words + (["--length", "8"] if words[0] == "check" else small)
+
+
+def expected_code(source: str, texts: list[str]) -> int:
+    if any(text.startswith("toytrans: ") for text in texts):
+        return 2
+    if any(text.startswith("wrong: ") for text in texts) or source in FINDING:
+        return 1
+    shows_failure = re.match("toytrans check ", source) and "FAIL" in "".join(texts)
+    return 1 if shows_failure or re.match("toytrans check .*--break", source) else 0
+
+
+def broken_promises(code: str, printed: str, shown: bool) -> list[str]:
+    """What comments of Python say that is printed, or that fails, and is not so. shown: the page
+    shows the output, with its failures."""
+    said = re.findall(r"print\(.*\)  # (.*)$", code, re.MULTILINE)
+    plain = [text for text in said if not re.match(r"a torch|symbols|.* FAIL", text)]
+    wrong = [text for text in plain if text not in printed]
+    failing = re.search(r"# (.*) FAIL", code)
+    names = failing[1].split() if failing else []
+    fails = re.findall(r"^FAIL  (\w+)", printed, re.MULTILINE)
+    if sorted(fails) != sorted(names) and (failing or not shown):
+        wrong.append(f"FAIL of {names} alone")
+    return wrong
+
+
+NUMBER = re.compile(r"(?<!\w)(?<!\d\.)[-+]?\d[\d,]*(?:\.\d+)?(?:e[-+]?\d+)?")
+ROUNDING = 1e-5
+TRAINED = 0.2
+
+
+def lines_of(text: str) -> list[str]:
+    """The lines, with one blank for several, and rules of tables as one stroke."""
+    return [re.sub("─+", "─", " ".join(line.split())) for line in text.splitlines() if line.strip()]
+
+
+def same_number(shown: str, printed: str, trained: bool) -> bool:
+    one, other = (float(text.replace(",", "")) for text in (shown, printed))
+    if shown == printed or max(abs(one), abs(other)) < ROUNDING:
+        return True
+    if "." not in shown and "e" not in shown or abs(one) < ROUNDING:
+        return False
+    last = 10.0 ** -len(shown.partition(".")[2]) if "e" not in shown else 0.1 * abs(one)
+    return abs(one - other) <= (TRAINED * max(1.0, abs(one)) if trained else 1.01 * last)
+
+
+def same_line(shown: str, printed: str, trained: bool) -> bool:
+    """Whether a line that is shown is a line that was printed, by the rule above."""
+    if NUMBER.sub("#", shown) != NUMBER.sub("#", printed):
+        return False
+    pairs = zip(NUMBER.findall(shown), NUMBER.findall(printed), strict=True)
+    return all(same_number(one, other, trained) for one, other in pairs)
+
+
+def missing(text: str, printed: str, trained: bool) -> str:
+    """The first part of a shown block that was not printed after the parts before it, or ""."""
+    lines, start = lines_of(printed), 0
+    for part in re.split(r"^\.\.\.$", text, flags=re.MULTILINE):
+        wanted = lines_of(part)
+        places = (
+            place
+            for place in range(start, len(lines) - len(wanted) + 1)
+            if all(map(same_line, wanted, lines[place:], [trained] * len(wanted)))
+        )
+        if (found := next(places, None)) is None:
+            return part
+        start = found + len(wanted)
+    return ""
+
+
+# The tests -----------------------------------------------------------------------------------
 
 
 @pytest.fixture
 def folder(trained: tuple[Path, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A working directory like the project's root, with a copy of that run."""
+    """A working directory like the project's root, with a copy of the run of README."""
     for name in ("configs", "docs"):
         (tmp_path / name).symlink_to(ROOT / name)
     shutil.copytree(trained[0] / "runs", tmp_path / "runs")
     monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("COLUMNS", "80")
     monkeypatch.setattr(sys, "path", [*sys.path])  # `check --model` adds the working directory
     return tmp_path
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
+def test_a_page_runs_and_prints_what_it_shows(page: Path, folder: Path, trained: tuple[Path, str]):
+    for _, text in blocks(page):
+        if name := re.match(r"# (\w+\.(?:py|yaml))\n", text):
+            (folder / name[1]).write_text(text)
+    wrong = []
+    for source, texts in SOURCES[page].items():
+        if not texts and PAGE_OF[source] != page:
+            continue
+        if source.startswith("toytrans board "):  # tests/sweeps/test_board.py trains one
+            assert source.split()[2] in board_names()
+            continue
+        is_first = source.replace("--config ", "") == FIRST.replace("--config ", "")
+        code, out, err = Answer(0, trained[1], "") if is_first else printed_by(source, bool(texts))
+        if code != expected_code(source, texts):
+            wrong.append(f"{source}\nexit code {code}\n{err}")
+        uses_run = "runs/" in source or source.startswith("toytrans train ")
+        parts = [missing(text, err if code == 2 else out, uses_run) for text in texts]
+        if not source.startswith("toytrans "):
+            parts += broken_promises(source, out, bool(texts))
+        elif not texts and not re.search(EXPECTED.get(source, r"\S"), out, re.MULTILINE):
+            parts.append(EXPECTED.get(source, "anything"))
+        wrong += [f"{source}\nnot printed:\n{part}" for part in parts if part]
+    assert not wrong, "\n\n".join(wrong)
 
 
 def test_every_command_of_toytrans_is_documented():
@@ -105,13 +258,12 @@ def test_every_command_of_toytrans_is_documented():
     listed = script("site_pages").commands()
     for command in every:
         assert f"### `toytrans {command}`" in listed, command
-    run = {shlex.split(line)[1] for page in [*PAGES, *SHOWING] for line in commands_of(page)}
-    assert run == every
+    assert {line.split()[1] for line in PAGE_OF if line.startswith("toytrans ")} == every
 
 
 def test_the_first_command_ends_as_readme_shows(trained: tuple[Path, str]):
     """Solved in range and lost beyond, on the same numbers of pairs."""
-    assert commands_of(README)[0] == FIRST
+    assert next(iter(SOURCES[README])) == FIRST
     row = r"^  ((?:valid|test) .*?)  +([\d,]+) +([01]\.\d+)  "
     printed, shown = (
         re.findall(row, text, re.MULTILINE) for text in (trained[1], README.read_text())
@@ -122,63 +274,26 @@ def test_the_first_command_ends_as_readme_shows(trained: tuple[Path, str]):
         assert len(exact) == 3 and min(exact[:2]) >= 0.99 and exact[2] < 0.3
 
 
-@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
-def test_the_commands_and_the_code_of_a_page(page: Path, folder: Path, command: Command, capsys):
-    for language, text in blocks(page):
-        if name := re.match(r"# (\w+\.(?:py|yaml))\n", text):
-            (folder / name[1]).write_text(text)
-        elif language == "python":
-            run_code(text, page.name, capsys)
-    for line in dict.fromkeys(commands_of(page)):
-        if line != FIRST and PAGE_OF[line] == page:
-            run_line(line, command)
-
-
-def run_line(line: str, command: Command) -> None:
-    """Run a command, and look for what its output must hold."""
-    words = shlex.split(line)[1:]
-    if words[0] == "board" and words[1:]:  # tests/sweeps/test_board.py trains one
-        from toytrans.sweeps.board import board_names
-
-        assert words[1] in board_names()
-        return
-    if words[0] == "sweep":  # one seed, three steps
-        words[words.index("--seeds") + 1] = "0:0"
-        if steps := [place for place, word in enumerate(words) if word[:16] == "train.max_steps="]:
-            del words[steps[0] - 1 : steps[0] + 1]  # CUT has them
-    if words[0] == "check":
-        words += ["--length", "16"]
-    trains = words[0] in ("train", "sweep")
-    done = command(*words, *([*CUT, *SMALL_BATCHES] if trains else ()))
-    assert done.code == (1 if line in FINDING else 0), (line, done.err)
-    assert re.search(EXPECTED.get(line, r"\S"), done.out, re.MULTILINE), (line, done.out)
-
-
-def run_code(code: str, name: str, capsys) -> None:
-    """Run Python of a page; its comments name what is printed, and the checks that fail."""
-    capsys.readouterr()
-    exec(compile(code, name, "exec"), {})
-    shown = capsys.readouterr().out
-    for promised in re.findall(r"print\(.*\)  # (.*)$", code, re.MULTILINE):
-        if not re.match(r"a torch|symbols|.* FAIL", promised):
-            assert promised in shown, promised
-    failing = re.search(r"# (.*) FAIL", code)
-    names = failing[1].split() if failing else []
-    assert sorted(re.findall(r"^FAIL  (\w+)", shown, re.MULTILINE)) == sorted(names)
-
-
 def test_the_configs_of_the_docs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    from toytrans.config.load import load_config
-
     shutil.copytree(ROOT / "docs/examples", tmp_path, dirs_exist_ok=True)
     monkeypatch.chdir(tmp_path)
-
-    pages = [*PAGES, *SHOWING]
-    texts = [text for page in pages for language, text in blocks(page) if language == "yaml"]
+    texts = [text for page in PAGES for language, text in blocks(page) if language == "yaml"]
     assert len(texts) >= 4
     for text in texts:
         (tmp_path / "c.yaml").write_text(text)
         load_config(tmp_path / "c.yaml")
+
+
+@pytest.mark.parametrize("page", LESSONS, ids=lambda page: page.stem)
+def test_a_korean_lesson_shows_what_the_english_one_shows(page: Path):
+    """The same commands and output, and three questions with folded answers in both."""
+    korean = page.parent / "ko" / page.name
+    assert f"](ko/{page.name})" in page.read_text()
+    assert f"](../{page.name})" in korean.read_text()
+    assert list(blocks(page)) == list(blocks(korean))
+    for each in (page, korean):
+        questions = each.read_text().rpartition("\n## ")[2]
+        assert questions.count('<details markdown="1">') == questions.count("</details>") == 3
 
 
 def test_a_config_for_a_gpu_promises_nothing_and_trains_nowhere_else(refused):

@@ -1,6 +1,5 @@
 """docs/notebook.ipynb runs, and the outputs that it holds are those of this version."""
 
-import json
 import re
 from pathlib import Path
 
@@ -40,7 +39,6 @@ def test_the_notebook_runs_and_has_the_outputs_that_it_holds(tmp_path: Path):
 def test_the_notebook_is_small_and_names_no_machine():
     text = NOTEBOOK.read_text()
     assert len(text) < 100_000
-    for word in ("/home", "/root", "/tmp", "/work", "elapsed_s", "iopub"):
-        assert word not in text, word
-    cells = [cell for cell in json.loads(text)["cells"] if cell["cell_type"] == "code"]
-    assert [cell["execution_count"] for cell in cells] == list(range(1, len(cells) + 1))
+    assert not re.search("/home|/root|/tmp|/work|elapsed_s|iopub", text)
+    counts = re.findall(r'^   "execution_count": (\d+)', text, re.MULTILINE)
+    assert counts == [str(number) for number in range(1, len(counts) + 1)]

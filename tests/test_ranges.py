@@ -3,111 +3,72 @@
 import csv
 import json
 import shutil
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 import torch
-from conftest import Command, call, tiny_yaml
+from conftest import Command, tiny_yaml
 
 import toytrans
 
-LOW, HIGH, LONGEST = 2, 6, 12
-RANGES = {
-    "below": range(1, LOW),
-    "in_range": range(LOW, HIGH + 1),
-    "beyond": range(HIGH + 1, LONGEST + 1),
-}
-Pair = tuple[list[str], list[str]]
+RANGES = {"below": range(1, 2), "in_range": range(2, 7), "beyond": range(7, 13)}
+"""Trained on lengths 2 to 6, tested on 1 to 12."""
+
+SPOILT = {"below": 7, "in_range": 3, "beyond": 1}
+"""Of ten tested targets of a length, so many are wrong on purpose."""
 
 
-def copies(lengths: range, each: int, seed: int) -> list[Pair]:
+def copies(lengths: range, each: int, seed: int) -> list[list[str]]:
     chooser = torch.Generator().manual_seed(seed)
     draws = [torch.randint(4, (n,), generator=chooser) for n in lengths for _ in range(each)]
-    sources = [[str(k) for k in draw.tolist()] for draw in draws]
-    return [(source, source) for source in sources]
+    return [[str(k) for k in draw.tolist()] for draw in draws]
 
 
-def write(path: str, pairs: list[Pair]) -> None:
+def write(path: str, pairs: list[tuple[list[str], list[str]]]) -> None:
     Path(path).write_text("".join(f"{' '.join(s)}\t{' '.join(t)}\n" for s, t in pairs))
 
 
-def spoil(pairs: list[Pair]) -> Iterator[Pair]:
-    """Give some pairs a wrong target: of length 1 seven in ten, to length 6 three, beyond one."""
-    for number, (source, target) in enumerate(pairs):
-        spoilt = 7 if len(source) < LOW else 3 if len(source) <= HIGH else 1
-        wrong = str((int(target[-1]) + 1) % 4)
-        yield source, [*target[:-1], wrong] if number % 10 < spoilt else target
+def test_each_range_has_its_share(here: Path, command: Command):
+    write("train.tsv", [(source, source) for source in copies(range(2, 7), 80, 0)])
+    tested = []
+    for part, lengths in RANGES.items():
+        for number, source in enumerate(copies(lengths, 10, 1)):
+            last = str((int(source[-1]) + (number % 10 < SPOILT[part])) % 4)
+            tested.append((source, [*source[:-1], last]))
+    write("test.tsv", tested)
+    data = {"files": {"train": "train.tsv", "test": "test.tsv"}, "batch_tokens": 512}
+    train = {"max_steps": 60, "eval_every": 60, "lr": 0.01}
+    Path("c.yaml").write_text(tiny_yaml(data=data, model={"d_model": 32}, train=train))
+    assert command("train", "c.yaml", "--out", "r").code == 0
+    shutil.copytree("r", "twin")
+    said = toytrans.load("r").translate([" ".join(source) for source, _ in tested])
+    right = [text.split() == target for text, (_, target) in zip(said, tested, strict=True)]
 
+    def share(lengths: range) -> float:
+        some = [ok for ok, (src, _) in zip(right, tested, strict=True) if len(src) in lengths]
+        return sum(some) / len(some)
 
-TESTED = list(spoil(copies(range(1, LONGEST + 1), 10, 1)))
+    shares = {part: share(lengths) for part, lengths in RANGES.items()}
+    assert len(set(shares.values())) == 3, "no two of them can be taken for each other"
 
-
-@pytest.fixture(scope="module")
-def study(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder with a run trained on lengths 2 to 6 and tested on 1 to 12."""
-    folder = tmp_path_factory.mktemp("ranges")
-    with pytest.MonkeyPatch.context() as patch:
-        patch.chdir(folder)
-        write("train.tsv", copies(range(LOW, HIGH + 1), 80, 0))
-        write("test.tsv", TESTED)
-        files = {"train": "train.tsv", "test": "test.tsv"}
-        model = {"positions": "anchored", "d_model": 32}
-        train = {"max_steps": 60, "lr": 0.01}
-        data = {"files": files, "batch_tokens": 512}
-        Path("c.yaml").write_text(tiny_yaml(data=data, model=model, train=train))
-        assert call("train", "c.yaml", "--out", "r") == 0
-        shutil.copytree("r", "twin")
-    return folder
-
-
-@pytest.fixture
-def right(study: Path, monkeypatch: pytest.MonkeyPatch) -> list[bool]:
-    """Whether the translation of each tested source is its target, in the folder of the run."""
-    monkeypatch.chdir(study)
-    said = toytrans.load("r").translate([" ".join(source) for source, _ in TESTED])
-    return [text.split() == target for text, (_, target) in zip(said, TESTED, strict=True)]
-
-
-def share(right: list[bool], lengths: range) -> float:
-    """Exact match of some lengths."""
-    values = [ok for ok, (source, _) in zip(right, TESTED, strict=True) if len(source) in lengths]
-    return sum(values) / len(values)
-
-
-@pytest.fixture
-def shares(right: list[bool]) -> dict[str, float]:
-    found = {part: share(right, lengths) for part, lengths in RANGES.items()}
-    assert len(set(found.values())) == 3, "no two of them can be taken for each other"
-    return found
-
-
-def test_eval_gives_each_range_its_share(shares, right, command: Command):
     found = json.loads(command("eval", "r", "--json").out)
     assert {part: found[part]["exact_match"] for part in RANGES} == shares
+    assert [row["exact_match"] for row in found["by_length"]] == [
+        share(range(n, n + 1)) for n in range(1, 13)
+    ]
     for part, lengths in RANGES.items():
-        rows = [row for row in found["by_length"] if row["length"] in lengths]
-        assert found[part]["examples"] == len(rows) * 10 == len(lengths) * 10
-        assert [row["exact_match"] for row in rows] == [
-            share(right, range(n, n + 1)) for n in lengths
-        ]
-    for lengths, there in (("1:6", ["below", "in_range"]), ("9:9", ["beyond"])):
-        found = json.loads(command("eval", "r", "--lengths", lengths, "--json").out)
+        assert found[part]["examples"] == 10 * len(lengths)
+    for words, there in (("1:6", ["below", "in_range"]), ("9:9", ["beyond"])):
+        found = json.loads(command("eval", "r", "--lengths", words, "--json").out)
         assert [part for part in RANGES if part in found] == there
 
-
-def test_several_runs_give_each_range_its_share(shares, tmp_path, command: Command):
-    lengths = ("--lengths", "1:12")
-    found = json.loads(command("eval", "r", "twin", *lengths, "--json").out)
-    (group,) = found["groups"]
+    (group,) = json.loads(command("eval", "r", "twin", "--lengths", "1:12", "--json").out)["groups"]
     for part in RANGES:
         assert group["runs"][0]["values"][part] == pytest.approx(shares[part])
         assert group["summaries"][part]["mean"] == pytest.approx(shares[part])
-    table = tmp_path / "t.csv"
-    assert command("eval", "r", *lengths, "--csv", str(table)).code == 0
-    rows = list(csv.DictReader(table.read_text().splitlines()))
-    mine = [row for row in rows if row["run"] == "r"]
-    exact = [row for row in mine if row["metric"] == "exact_match_free_running"]
+    assert command("eval", "r", "--lengths", "1:12", "--csv", "t.csv").code == 0
+    rows = list(csv.DictReader(Path("t.csv").read_text().splitlines()))
+    exact = [row for row in rows if row["metric"] == "exact_match_free_running"]
     of_parts = {row["part"]: float(row["value"]) for row in exact if not row["shortest"]}
     assert {part: of_parts[part] for part in RANGES} == pytest.approx(shares)
     spans = {row["shortest"]: row["part"] for row in exact if row["shortest"]}

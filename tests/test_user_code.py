@@ -51,9 +51,7 @@ def test_a_module_is_no_place_of_code(here: Path, own: Path, refused):
     (here / "lib").mkdir()
     (here / "lib" / "__init__.py").write_text(MARK)
     (here / "lib" / "t.py").write_text("def f(s): return s\n")
-    remedy = (
-        "'lib.t:f' names a module, not a file; name a file whose one line is `from lib.t import"
-    )
+    remedy = "'lib.t:f' names a module, not a file; name a file whose one line is `from lib.t"
     edit_config(own, f"{here}/own.py:f", "lib.t:f")
     for words in (
         ("train", "c.yaml", "--set", "data.task=lib.t:f"),

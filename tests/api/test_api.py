@@ -4,7 +4,6 @@ left as it was."""
 import contextlib
 import json
 import logging
-import os
 import re
 import signal
 import subprocess
@@ -18,6 +17,7 @@ from pathlib import Path
 import pytest
 import torch
 from conftest import ROOT, TINY, Command, tensors_of
+from forked import Forked
 
 import toytrans
 from toytrans.training.trainer import Trainer
@@ -59,8 +59,8 @@ def run(tiny_run: Path) -> toytrans.Run:
 
 def test_a_file_a_dict_and_a_config_train_the_run_of_the_command(run: toytrans.Run):
     config = toytrans.Config.model_validate(TINY)
-    made = [toytrans.train(given) for given in ("c.yaml", Path("c.yaml"), TINY, config)]
-    assert [str(each.path) for each in made] == ["runs/c", "runs/c-2", "runs/copy", "runs/copy-2"]
+    made = [toytrans.train(given) for given in (Path("c.yaml"), TINY, config)]
+    assert [str(each.path) for each in made] == ["runs/c", "runs/copy", "runs/copy-2"]
     for each in made:
         assert each.config == config and not each.unfinished
         assert checkpoints_of(each.path) == checkpoints_of(run.path) != {}
@@ -69,8 +69,12 @@ def test_a_file_a_dict_and_a_config_train_the_run_of_the_command(run: toytrans.R
 
 
 TWICE = """
-import toytrans, torch
+import sys, toytrans, torch
+from toytrans.cli import main
 
+torch.set_num_threads(2)
+if len(sys.argv) > 1:
+    main()
 for seed in (0, 1):
     torch.manual_seed(seed + 5)
     torch.rand(100, 100) @ torch.rand(100, 100)
@@ -79,7 +83,7 @@ for seed in (0, 1):
 
 
 def test_the_second_training_of_a_process_equals_a_command_bit_for_bit(here: Path):
-    """Fresh processes with two threads, bf16, dropout, and evaluations in between."""
+    """Processes with two threads, bf16, dropout, and evaluations in between."""
     config = TINY | {
         "data": TINY["data"] | {"batch_tokens": 1024, "train_length": [1, 12]},
         "model": TINY["model"] | {"d_model": 32, "dropout": 0.2},
@@ -87,11 +91,9 @@ def test_the_second_training_of_a_process_equals_a_command_bit_for_bit(here: Pat
         | {"precision": "bf16"},
     }
     (here / "c.yaml").write_text(json.dumps(config))
-    command = "-m", "toytrans", "train", "c.yaml", "--out", "run", "--seed", "1"
-    two = os.environ | {"OMP_NUM_THREADS": "2"}
-    for words in (("-c", TWICE), command):
-        line = [sys.executable, "-W", "error", "-P", *words]
-        subprocess.run(line, env=two, check=True, capture_output=True)
+    for words in ((), ("train", "c.yaml", "--out", "run", "--seed", "1")):
+        done = Forked(TWICE, *words).ended()
+        assert done.code == 0, done.err
     made = checkpoints_of("run")
     assert made == checkpoints_of("run-1") != checkpoints_of("run-0")
     assert records_of("run") == records_of("run-1") and len(records_of("run")) == 6
@@ -151,7 +153,7 @@ def test_the_process_is_left_as_it_was_and_what_it_has_set_changes_no_training(r
     try:
         own = toytrans.train(TINY, "r")
         own.evaluate(), own.translate("1 2"), own.attention("1 2"), own.masks("1 2")
-        assert toytrans.check(own).passed
+        assert toytrans.check(own, length=5).passed
         assert state_of_process() == before
     finally:
         torch.set_default_dtype(torch.float32)
@@ -198,26 +200,6 @@ def test_a_thread_trains_and_the_log_gets_what_commands_print(caplog, capfd):
     thread.join()
     assert not runs[0].unfinished and "runs/copy: cpu, fp32" in caplog.text
     assert capfd.readouterr() == ("", "")
-
-
-@pytest.mark.parametrize(
-    ("config", "options", "message"),
-    [
-        ({"data": {"task": "copi"}}, {}, "config: data.task: found 'copi'; did you mean copy"),
-        (3, {}, "a config is a path, a dict or a toytrans.Config, not int"),
-        (TINY, {"changes": {3: 1}}, "changes: 3: unknown key"),
-        (TINY, {"out": "full"}, "full: not empty and not a run directory, so it is left alone"),
-        (TINY, {"changes": {"train.lr": 1e30}}, "training diverged: .*; lower train.lr"),
-    ],
-)
-def test_bad_input_is_a_user_error(here: Path, config, options, message):
-    (here / "full").mkdir()
-    (here / "full/file").touch()
-    before = state_of_process()
-    with pytest.raises(toytrans.UserError, match=message) as caught:
-        toytrans.train(config, **options)
-    assert "\n" not in str(caught.value)
-    assert state_of_process() == before
 
 
 # Runs -----------------------------------------------------------------------------------------
@@ -281,15 +263,26 @@ def test_a_run_is_loaded_at_a_step_with_its_records_and_checked(run: toytrans.Ru
         (lambda run: run.translate("1 x"), "'x' is not in the vocabulary"),
         (lambda run: run.masks([]), "no src; give a sequence"),
         (lambda run: toytrans.train(TINY, run.path), "in Python: resume=True"),
+        (lambda _: toytrans.train({"data": {"task": "copi"}}), "config: .* did you mean copy"),
+        (lambda _: toytrans.train(3), "a config is a path, a dict or a toytrans.Config, not int"),
+        (lambda _: toytrans.train(TINY, changes={3: 1}), "changes: 3: unknown key"),
+        (lambda _: toytrans.train(TINY, "."), ".: not empty and not a run directory, so it is"),
         (lambda run: toytrans.sweep(TINY, seeds=[]), "seeds: none; give whole numbers"),
         (lambda run: toytrans.sweep(TINY, grid={"seed": [1]}), "given with --seeds"),
         (lambda run: toytrans.sweep(TINY, on="moon"), "on 'moon': take local or ray"),
     ],
 )
 def test_bad_questions_are_user_errors_and_train_nothing(run: toytrans.Run, ask, message):
-    with pytest.raises(toytrans.UserError, match=message):
+    before = state_of_process()
+    with pytest.raises(toytrans.UserError, match=message) as caught:
         ask(run)
+    assert "\n" not in str(caught.value) and state_of_process() == before
     assert not Path("runs").exists()
+
+
+def test_divergence_is_a_user_error():
+    with pytest.raises(toytrans.UserError, match="training diverged: .*; lower train.lr"):
+        toytrans.train(TINY, changes={"train.lr": 1e30})
 
 
 # In a notebook --------------------------------------------------------------------------------

@@ -101,11 +101,8 @@ def test_a_limit_takes_a_fixed_choice_of_a_file(tmp_path):
     file_pairs(tmp_path, [([k], [k]) for k in range(50)])
     files = dict.fromkeys(("train", "valid", "test"), str(tmp_path / "train.jsonl"))
     config = config_of_files(files, test_examples=20)
-    first, second = (
-        open_dataset(config).pairs("test", torch.arange(20)).src.tolist() for _ in range(2)
-    )
-    assert first == second
-    assert len({row[0] for row in first}) == 20
+    first, second = (open_dataset(config).pairs("test", torch.arange(20)).src for _ in "12")
+    assert first.equal(second) and len(first[:, 0].unique()) == 20
 
 
 def test_a_seeded_share_of_train_is_held_out_and_overlaps_are_counted(tmp_path):

@@ -1,6 +1,7 @@
 """Tasks of the user's: loaded from a file, drawn like any other, and what is refused."""
 
 from collections.abc import Callable
+from contextlib import nullcontext
 from pathlib import Path
 
 import pytest
@@ -8,7 +9,7 @@ import torch
 from conftest import Answer, Command, config_of, tiny_yaml
 
 from toytrans import user_code
-from toytrans.data.open import open_dataset
+from toytrans.data.open import check_dataset, open_dataset
 from toytrans.data.pairs import Pairs
 from toytrans.data.task_pairs import TaskPairs
 from toytrans.errors import UserError
@@ -59,11 +60,8 @@ def opened(name: str, **data: object) -> TaskPairs:
 
 
 def rows(source: TaskPairs, pairs: Pairs) -> list[tuple[list[str], list[str]]]:
-    decode = source.facts.vocabulary.decode
-    return [
-        (decode(src), decode(tgt))
-        for src, tgt in zip(pairs.src.tolist(), pairs.tgt.tolist(), strict=True)
-    ]
+    decode, both = source.facts.vocabulary.decode, zip(pairs.src, pairs.tgt, strict=True)
+    return [(decode(src.tolist()), decode(tgt.tolist())) for src, tgt in both]
 
 
 def test_a_function_is_a_task_like_any_other():
@@ -94,17 +92,13 @@ def test_a_sampler_and_symbols_of_its_own():
 
 def test_a_sampler_with_few_sources_of_a_length_shares_them(own):
     own.write_text(
-        "class Task:\n"
-        "    def source(self, length, random):\n"
-        "        return [random.randrange(2)] * length\n"
-        "    def target(self, source):\n"
-        "        return source\n"
+        "def f(s): return s\nf.source = lambda length, random: [random.randrange(2)] * length\n"
     )
-    source = opened("Task", train_length=[4, 9])
+    source = opened("f", train_length=[4, 9])
     assert "length 4 to 9" in source.notes[0] and "share" in source.notes[0]
     assert len(source.pairs("valid", torch.arange(20))) == 20
     with pytest.raises(UserError, match=r"too few different sources of 40 .*data\.disjoint"):
-        opened("Task", valid_length=[40, 40]).pairs("valid", torch.arange(20))
+        opened("f", valid_length=[40, 40]).pairs("valid", torch.arange(20))
 
 
 TRUST = ("--trust-code",)
@@ -189,18 +183,14 @@ def test_symbols_of_the_config_and_of_the_task_exclude_each_other():
         opened("Brackets", symbols=4)
 
 
-ROOM = "model.positions=learned", "model.max_positions=40"
-
-
-@pytest.mark.parametrize(("longest", "fits"), [(30, True), (31, False)])
-def test_a_position_table_needs_what_the_task_says_of_its_growth(
-    longest: int, fits: bool, own: Path, command: Command
-):
+def test_a_position_table_needs_what_the_task_says_of_its_growth(own: Path):
     """30 symbols and 10 more fit 40 places."""
     own.write_text("def f(s): return s\nf.growth = 1\n")
-    lengths = (f"data.train_length=[1, {longest}]", f"data.test_length=[1, {longest}]")
-    sets = ("data.task=own.py:f", "train.max_steps=1", *ROOM, *lengths)
-    words = [word for setting in sets for word in ("--set", setting)]
-    done = command("train", "c.yaml", "--out", "r", *words)
-    assert done.code == (0 if fits else 2), done.err
-    assert ("31 symbols are more than the 30 that" in done.err) == (not fits)
+    table = {"positions": "learned", "max_positions": 40}
+    for longest in (30, 31):
+        data = {"symbols": None, "train_length": [1, longest], "test_length": [1, longest]}
+        config = config_of("own.py:f", data=data, model=table)
+        user_code.trust(config.references.values())
+        fits = nullcontext() if longest == 30 else pytest.raises(UserError, match="31 symbols are")
+        with fits:
+            check_dataset(config, open_dataset(config))

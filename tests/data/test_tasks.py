@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 from toytrans.config.names import TaskName
 from toytrans.data.hashing import mix
 from toytrans.data.open import open_dataset
+from toytrans.data.pairs import Pairs
 from toytrans.data.task_pairs import TaskPairs
 from toytrans.data.tasks import SWAP, TASKS, dictionary
 
@@ -27,18 +28,14 @@ def dataset_of(task: str, seed: int = 0, **data: object) -> TaskPairs:
     return source
 
 
-def drawn(
-    source: TaskPairs, count: int | torch.Tensor, split: str = "train"
-) -> list[tuple[list[str], list[str]]]:
-    """Symbols of the first pairs of a split, or of those at some indices."""
-    indices = torch.arange(count) if isinstance(count, int) else count
-    decode, pairs = source.facts.vocabulary.decode, source.pairs(split, indices)
-    sides = zip(pairs.src.tolist(), pairs.tgt.tolist(), strict=True)
-    return [(decode(src), decode(tgt)) for src, tgt in sides]
+def drawn(source: TaskPairs, count: int, split: str = "train") -> list[tuple[list[str], list[str]]]:
+    """Symbols of the first pairs of a split."""
+    return symbols_of(source, source.pairs(split, torch.arange(count)))
 
 
-def number(digits: list[str]) -> int:
-    return int("".join(reversed(digits)))
+def symbols_of(source: TaskPairs, pairs: Pairs) -> list[tuple[list[str], list[str]]]:
+    decode, sides = source.facts.vocabulary.decode, zip(pairs.src, pairs.tgt, strict=True)
+    return [(decode(src.tolist()), decode(tgt.tolist())) for src, tgt in sides]
 
 
 def digits_of(value: int, base: int) -> list[int]:
@@ -51,8 +48,8 @@ def digits_of(value: int, base: int) -> list[int]:
 
 
 def calculated(src: list[str], sign: str, operation: Callable[[int, int], int]) -> list[str]:
-    place = src.index(sign)
-    return list(str(operation(number(src[:place]), number(src[place + 1 :])))[::-1])
+    a, b = (int(digits[::-1]) for digits in "".join(src).split(sign))
+    return list(str(operation(a, b))[::-1])
 
 
 def left_on_stack(src: list[str]) -> list[str]:
@@ -89,7 +86,7 @@ RULES = {
     "addition": lambda s: calculated(s, "+", operator.add),
     "multiplication": lambda s: calculated(s, "*", operator.mul),
     "parity": lambda s: [str(sum(map(int, s)) % 10)],
-    "stack": lambda s: left_on_stack(s),
+    "stack": left_on_stack,
     "lexicon": lambda s: translated(s, seed=3),
 }
 
@@ -196,7 +193,7 @@ def test_operands_are_as_long_as_the_board_says(task, sign):
 def test_a_pair_depends_on_seed_split_and_index_alone(task):
     source, other = (dataset_of(task, seed=seed, train_length=[1, 9]) for seed in (0, 1))
     many, some = drawn(source, 300, "test"), torch.tensor([299, 7, 7, 130])
-    assert drawn(source, some, "test") == [many[i] for i in some.tolist()]
+    assert symbols_of(source, source.pairs("test", some)) == [many[i] for i in some.tolist()]
     assert many != drawn(source, 300, "valid") and many != drawn(other, 300, "test")
 
 
@@ -208,12 +205,8 @@ def test_no_source_of_valid_or_test_is_trained_on(task):
     limit = next(n for n in range(20) if TASKS[task].count(10, n) >= 10_000)
     assert limit <= 7
 
-    def separate(split):
-        return {src for src in seen[split] if len(src) >= limit}
-
-    assert len(separate("valid")) > 100
-    assert not separate("train") & (separate("valid") | separate("test"))
-    assert not separate("valid") & separate("test")
+    train, valid, test = ({src for src in each if len(src) >= limit} for each in seen.values())
+    assert len(valid) > 100 and not train & (valid | test) and not valid & test
     shared = {src for src in seen["train"] if len(src) < limit - 1}
     assert shared & seen["test"], "short sources are shared by all splits"
     assert f"{limit - 1}: fewer than 10,000" in source.notes[0]

@@ -1,4 +1,4 @@
-"""Demonstrations: their numbers are right. tests/test_shown_output.py compares the rest."""
+"""Demonstrations: their numbers are right. tests/test_documented_commands.py compares the rest."""
 
 import math
 from itertools import pairwise

@@ -55,17 +55,20 @@ def test_own_positions_bias_by_their_formula():
     assert torch.allclose(model.positions.bias(table, distances)[0], expected, atol=1e-6)
 
 
+MINE = """
+from torch import nn
+from toytrans.model.positions.base import Positions
+class Mine(Positions):
+    def __init__(self, *given):
+        super().__init__(*given)
+        self.embedding, self.line = nn.Embedding(4, 2), nn.Linear(2, 2)
+        for parameter in self.parameters():
+            nn.init.constant_(parameter, 3)
+"""
+
+
 def test_own_positions_keep_the_weights_they_start_with(here: Path):
-    (here / "mine.py").write_text(
-        "from torch import nn\n"
-        "from toytrans.model.positions.base import Positions\n"
-        "class Mine(Positions):\n"
-        "    def __init__(self, *given):\n"
-        "        super().__init__(*given)\n"
-        "        self.embedding, self.line = nn.Embedding(4, 2), nn.Linear(2, 2)\n"
-        "        for parameter in self.parameters():\n"
-        "            nn.init.constant_(parameter, 3)\n"
-    )
+    (here / "mine.py").write_text(MINE)
     model = own(positions="sinusoidal", cross_positions="mine.py:Mine")
     assert all((parameter == 3).all() for parameter in model.cross_positions.parameters())
 
@@ -102,11 +105,10 @@ def test_rows_of_pads_make_no_gradient_nan():
 
 @pytest.mark.parametrize("setting", [f"model.positions={POSITIONS}", f"model.class={MODEL}"])
 def test_train_eval_translate_check_and_resume(setting: str, here: Path, command: Command):
-    for name, steps in (("whole", 6), ("halves", 3), ("halves", 6)):
-        sets = ("--set", setting, "--set", f"train.max_steps={steps}")
-        more = ("--resume",) if (here / name).exists() else ()
-        limits = ("--set", "train.schedule=constant", "--set", "train.warmup_steps=0")
-        done = command("train", "c.yaml", "--out", name, *sets, *limits, *more)
+    constant = ("--set", "train.schedule=constant", "--set", "train.warmup_steps=0")
+    for name, steps, *more in (("whole", 6), ("halves", 3), ("halves", 6, "--resume")):
+        sets = ("--set", setting, "--set", f"train.max_steps={steps}", *constant)
+        done = command("train", "c.yaml", "--out", name, *sets, *more)
         assert done.code == 0, done.err
     whole, halves = (
         toytrans.load(name, "last", "cpu", trust_code=True).model for name in ("whole", "halves")
@@ -134,18 +136,21 @@ def test_the_layers_of_a_model_of_ones_own_are_not_known(
     assert "faults are made in toytrans' models" in broken
 
 
+NORM = """
+import torch
+class Norm(torch.nn.Module):
+    def __init__(self, config, size):
+        super().__init__()
+        self.a, self.b = torch.nn.Embedding(size, 8), torch.nn.Linear(8, size)
+        self.norm = torch.nn.BatchNorm1d(8)
+        self.register_buffer("mask", torch.full((3, 3), -torch.inf).triu(1))
+    def forward(self, src, tgt_in):
+        return self.b(self.norm(self.a(tgt_in).mT).mT)
+"""
+
+
 def test_buffers_of_ones_own_model_are_saved(here: Path, command: Command):
-    (here / "norm.py").write_text(
-        "import torch\nfrom torch import nn\n"
-        "class Norm(nn.Module):\n"
-        "    def __init__(self, config, size):\n"
-        "        super().__init__()\n"
-        "        self.a, self.b = nn.Embedding(size, 8), nn.Linear(8, size)\n"
-        "        self.norm = nn.BatchNorm1d(8)\n"
-        "        self.register_buffer('mask', torch.full((3, 3), -torch.inf).triu(1))\n"
-        "    def forward(self, src, tgt_in):\n"
-        "        return self.b(self.norm(self.a(tgt_in).mT).mT)\n"
-    )
+    (here / "norm.py").write_text(NORM)
     assert command("train", "c.yaml", "--out", "r", "--set", "model.class=norm.py:Norm").code == 0
     norm = toytrans.load("r", "last", "cpu", trust_code=True).model.inner.norm
     assert isinstance(norm, nn.BatchNorm1d) and norm.num_batches_tracked == 6
@@ -193,18 +198,13 @@ def test_what_is_wrong_is_one_line(case: tuple[str, str], here: Path, refused: C
         assert part in message, message
 
 
-@pytest.mark.parametrize(
-    ("line", "words"),
-    [("1 / 0", "ZeroDivisionError: division by zero"), ("exit(0)", "SystemExit: 0")],
-)
-def test_what_code_raises_on_the_way_names_the_line(
-    line: str, words: str, here: Path, command: Command
-):
+def test_what_code_raises_on_the_way_names_the_line(here: Path, command: Command):
+    words = "SystemExit: 0"
     (here / "x.py").write_text(
         "from toytrans.model.positions.base import Positions\n"
         "class X(Positions):\n"
         "    def embed(self, x, start=0):\n"
-        f"        if x.shape[1] > 3: {line}\n"
+        "        if x.shape[1] > 3: exit(0)\n"
         "        return x\n"
     )
     change = "model.positions=x.py:X"

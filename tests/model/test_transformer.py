@@ -49,12 +49,11 @@ def test_torchs_transformer_with_the_same_weights_gives_the_same_outputs(norm, a
             layers = getattr(ours, f"{side}_layers")
             for our_layer, their_layer in zip(layers, getattr(theirs, side).layers, strict=True):
                 copy_layer(our_layer, their_layer)
-            if norm == "pre":
-                getattr(theirs, side).norm.load_state_dict(
-                    getattr(ours, f"{side}_norm").state_dict()
-                )
+            final = getattr(ours, f"{side}_norm").state_dict() if norm == "pre" else None
+            if final:
+                getattr(theirs, side).norm.load_state_dict(final)
             else:
-                getattr(theirs, side).norm = None  # its extra final norms
+                getattr(theirs, side).norm = None  # which post-norm has not
         expected_memory = theirs.encoder(
             ours.src_embedding(SRC) * 24**0.5, src_key_padding_mask=SRC == 0
         )
