@@ -38,9 +38,11 @@ def explain(name: str) -> str:
 def card(name: str) -> Card:
     """What there is to say of a name, by heading. Raises UserError."""
     if name in get_args(TaskName) or is_reference(name):
-        return _of_task(_small(name, 10))
+        usual = check_config(Tree(name, {"data": {"task": name}}))
+        return _of_task(_small(name, 10), usual)
     if name.endswith((".yaml", ".yml")):
-        return _of_task(load_config(Path(name)))
+        config = load_config(Path(name))
+        return _of_task(config, config)
     if name in get_args(FaultName):
         return _of_fault(cast(FaultName, name))
     if name in CHECKS:
@@ -81,8 +83,9 @@ def _opened(config: Config) -> "TaskPairs":
     return pairs
 
 
-def _of_task(config: Config) -> Card:
-    """The card of the task of a config. Raises UserError where it reads files."""
+def _of_task(config: Config, usual: Config) -> Card:
+    """The card of the task of a config, with the lengths of the usual one. Raises UserError where
+    it reads files."""
     from toytrans.data.tasks import translations
 
     data = config.data
@@ -95,7 +98,7 @@ def _of_task(config: Config) -> Card:
     made = {
         "rule": pairs.task.rule,
         "symbols": f"{len(symbols)}: {' '.join(named)}",
-        "lengths": lengths.format(*data.lengths["train"], *data.lengths["test"]),
+        "lengths": lengths.format(*usual.data.lengths["train"], *usual.data.lengths["test"]),
         "metric": "exact match: the whole target right, through its end",
         "examples": "\n".join(map(_arrow, pairs.samples(SAMPLES))),
     }

@@ -182,7 +182,10 @@ def _lengths(results: dict[str, Scores]) -> Section:
     cells = ("{decoded:,}", "{exact_match:.4f}", "{low:.3f} to {high:.3f}", "{loss:.4f}")
     rows = [[label, *(cell.format(**of) for cell in cells)] for label, of in summaries.items()]
     heads = ["test pairs", "number", "free-running exact match", "95% interval", "loss"]
-    text = "Each output is decoded greedily and counts if it equals its target to the end."
+    text = (
+        "Measured are the test pairs of each run's own config. Each output is decoded greedily and "
+        "counts if it equals its target to the end."
+    )
     ranges = {scores.train_length for scores in results.values()}
     trained = ranges.pop() if len(ranges) == 1 else None
     if trained:

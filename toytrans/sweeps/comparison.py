@@ -142,7 +142,13 @@ class Group:
         """None where no run has the place."""
         values = self.by_seed(place, metric)
         pairs = self.pairs(place, metric, values)
-        return summarise(list(values.values()), pairs or None) if values else None
+        if not values:
+            return None
+        found, least = (
+            summarise(list(values.values()), pairs or None),
+            float(metric == "perplexity"),
+        )
+        return found if found.low is None else found._replace(low=max(found.low, least))
 
     def curve(self, metric: Metric = "exact_match") -> dict[Span, Summary]:
         """The summary of each length, or span of lengths, over the runs that have such pairs."""
