@@ -214,6 +214,13 @@ def test_differences_are_shown_in_range_and_beyond():
     assert beyond.startswith(", beyond") and "+0.000" in beyond
 
 
+@pytest.mark.parametrize(("metric", "least"), [("loss", 0.0), ("perplexity", 1.0)])
+def test_an_interval_ends_at_the_least_value(metric: Metric, least: float):
+    (both,) = compared([member(0.01, 0), member(0.9, 1)], metric).groups
+    summary = both.summary(metric=metric)
+    assert summary is not None and summary.low == least < summary.mean < summary.high
+
+
 def test_runs_of_one_seed_each_show_numbers_and_no_dashes():
     out = printed([member(n / 100, 0, beyond=n / 50, model={"d_ff": n}) for n in (8, 16, 24)])
     rows = [line.split() for line in out.splitlines() if line.split()[:1] == ["24"]]
