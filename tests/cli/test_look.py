@@ -168,6 +168,12 @@ def test_sequences_of_a_run_have_its_translations_as_targets(run: Path, command:
     assert found["queries"][0] == ["<bos>", *said][: len(found["queries"][0])]
 
 
+def test_masks_of_a_runs_sources_have_its_translations(run: Path, command: Command):
+    found = json.loads(command("inspect-masks", str(run), "--src", "1 2 3", "--json").out)
+    traced = json.loads(command("trace", str(run), "1 2 3", "--part", "decoder", "--json").out)
+    assert len(found["tgt_in"][0]) == len(traced["queries"][0]) > 1
+
+
 def test_json_holds_every_tensor_in_full(command: Command):
     answer = command(*TRACED, "--part", "cross", "--json")
     assert (answer.code, answer.err) == (0, "")

@@ -80,7 +80,7 @@ def _given_pairs(
                 raise UserError(f"{sequence!r}: {HOW_TO_SEPARATE}")
             if sequence.isdecimal() and len(sequence) > 1:
                 note(f"{sequence} is one symbol; {HOW_TO_SEPARATE}")
-    if len(src) != len(tgt):
+    if len(src) != len(tgt) and (tgt or not (run or config)):  # a model translates
         raise UserError(f"{len(src)} --src and {len(tgt)} --tgt; give one --tgt for each --src")
     return (src, tgt) if src else None
 
@@ -143,7 +143,8 @@ def inspect_masks(
 
     The batch holds the first training pairs of a config or run, or sequences
     given with --src and --tgt. With both, the config or run provides the
-    vocabulary. With neither, the newest run is taken, and named.
+    vocabulary, and the targets where there is no --tgt. With neither, the newest
+    run is taken, and named.
     """
     from toytrans.inspection import masks
     from toytrans.report import sections
