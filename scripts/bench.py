@@ -47,7 +47,8 @@ from toytrans.data.batches import Batch, training_batches
 from toytrans.data.open import open_dataset
 from toytrans.data.pairs import Pairs, pad_rows
 from toytrans.doctor.machine import installed
-from toytrans.export import Rows, cut, to_ctranslate2, to_huggingface
+from toytrans.export import Rows, to_ctranslate2, to_huggingface
+from toytrans.model.build import as_transformer
 from toytrans.model.decoding import search
 from toytrans.model.transformer import Transformer
 from toytrans.tokens import BOS_ID, EOS_ID, FIRST_SYMBOL_ID, PAD_ID
@@ -240,7 +241,8 @@ def _trainer(spec: Training) -> Callable[..., Any]:
 
     def answer(seconds: float) -> Row:
         wait()
-        done, began = [], time.perf_counter()
+        done: list[Batch] = []
+        began = time.perf_counter()
         while len(done) < 2 or time.perf_counter() - began < seconds:
             done.append(next(batches))
             step(done[-1])
@@ -406,7 +408,7 @@ def _decoder(spec: Decoding) -> Callable[..., Any]:
     if spec.who == "ours":
         decode = _our_decoder(run.model, spec.device)
     elif spec.who == "HF generate":
-        decode = _marian(to_huggingface.converted(run.model).to(spec.device))
+        decode = _marian(to_huggingface.converted(as_transformer(run.model)).to(spec.device))
     else:
         folder = Path(tempfile.mkdtemp(dir=spec.folder))
         to_ctranslate2.write(run, folder)
@@ -440,7 +442,7 @@ def _marian(model: Any) -> Callable[[str, Rows, int], Found]:
     @torch.inference_mode()
     def decode(how: str, sources: Rows, most: int) -> Found:
         ids, scored = pad_rows(sources)[0].to(model.device), how == "scored beam"
-        beams = {"num_beams": 1 if how == "greedy" else WIDTH}
+        beams: Row = {"num_beams": 1 if how == "greedy" else WIDTH}
         beams |= {} if how == "greedy" else {"length_penalty": 1.0, "output_scores": scored}
         found = model.generate(
             ids,
@@ -450,7 +452,7 @@ def _marian(model: Any) -> Callable[[str, Rows, int], Found]:
             return_dict_in_generate=True,
             **beams,
         )
-        rows = cut(found.sequences[:, 1:].tolist())
+        rows = [[i for i in row if i != PAD_ID] for row in found.sequences[:, 1:].tolist()]
         return rows, found.sequences_scores.tolist() if scored else None
 
     return decode

@@ -92,12 +92,12 @@ def short(value: Any) -> str:
 
 
 def trainer_of(
-    options: Options, precision: Precision, recorded: bool, run: Path | None = None, **given: Row
+    options: Options, precision: Precision, recorded: bool, run: Path | None = None, **given: Any
 ) -> Trainer:
     """A trainer whose learning rate fp32 holds exactly, so that both ways of a step have it."""
-    data = {"task": "reverse", "symbols": 20, "train_length": [1, 20], "batch_tokens": 2048}
+    data: Row = {"task": "reverse", "symbols": 20, "train_length": [1, 20], "batch_tokens": 2048}
     data["valid_examples"] = 60
-    model = {"d_model": 64, "n_heads": 4, "n_encoder_layers": 1, "n_decoder_layers": 1}
+    model: Row = {"d_model": 64, "n_heads": 4, "n_encoder_layers": 1, "n_decoder_layers": 1}
     if options.quick:
         data |= {"train_length": [1, 5], "batch_tokens": 128, "valid_examples": 5}
         model |= {"d_model": 16, "n_heads": 2}
@@ -170,7 +170,7 @@ def resume(options: Options) -> Rows:
 def resumed(options: Options, scheme: Row) -> Row:
     count = min(options.steps, 60)
     train = {"max_steps": count, "eval_every": max(1, count // 2), "log_every": 1}
-    given = {"train": train, "model": {**scheme, "dropout": 0.1}}
+    given: Row = {"train": train, "model": {**scheme, "dropout": 0.1}}
     whole = []
     for _ in range(2):
         trainer = trainer_of(options, "fp32", True, **given)

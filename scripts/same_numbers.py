@@ -18,11 +18,12 @@ import subprocess
 import sys
 import tempfile
 from pathlib import Path
-from typing import get_args
+from typing import Any, get_args
 
 from toytrans.config.names import PositionName
 
 CONFIGS = Path(__file__).parent.parent / "configs"
+Record = dict[str, Any]
 
 
 def anchored_by(name: str) -> list[str]:
@@ -56,6 +57,7 @@ OPTIONS = {
 
 def runs(scan: Path | None) -> dict[str, tuple[Path, list[str]]]:
     """Config file and overrides of every run, by its name."""
+    every: dict[str, tuple[Path, list[str]]]
     every = {path.stem: (path, []) for path in sorted(CONFIGS.glob("*.yaml"))}
     if scan is None:
         del every["scan_simple"]
@@ -85,20 +87,20 @@ def train(config: Path, overrides: list[str], out: Path) -> None:
     toytrans("train", "--config", str(config), "--out", str(out), "--device", "cpu", *sets)
 
 
-def records(run: Path) -> list[dict]:
+def records(run: Path) -> list[Record]:
     """The lines of metrics.jsonl without what the clock decides."""
     lines = (run / "metrics.jsonl").read_text().splitlines()
     clock = ("elapsed_s", "tokens_per_s")
     return [{k: v for k, v in json.loads(line).items() if k not in clock} for line in lines]
 
 
-def evaluations(run: Path) -> list[dict]:
+def evaluations(run: Path) -> list[Record]:
     """What eval says, greedily and with a beam of 3."""
-    ways = ([], ["--beam", "3"])
+    ways: tuple[list[str], ...] = ([], ["--beam", "3"])
     return [json.loads(toytrans("eval", str(run), "--json", "--trust-code", *w)) for w in ways]
 
 
-def comparable(documents: list[dict]) -> list[dict]:
+def comparable(documents: list[Record]) -> list[Record]:
     """Without times, the run's folder, and `out_of_range`, which became `below` and `beyond`."""
     names = ("run", "out_of_range", "below", "beyond")
     return [

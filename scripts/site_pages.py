@@ -61,7 +61,7 @@ def commands() -> str:
     """A list of all commands by their groups, then each with its arguments and options."""
     root = typer.main.get_command(app)
     assert isinstance(root, TyperGroup)
-    every = root.commands.values()
+    every: list[Any] = list(root.commands.values())  # Typer's own kinds of commands
     parts = []
     for group in dict.fromkeys(command.rich_help_panel for command in every):
         parts.append(f"**{group}**\n")

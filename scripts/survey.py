@@ -97,14 +97,18 @@ SPECIAL: dict[str, dict[str, Any]] = {
 """What some families need beside."""
 
 TEXT_PARTS = {"encoder", "decoder", "attn_config", "ffn_config"}
-OTHER_INPUTS = ("encoder-decoder", "seamless_m4t", "seamless_m4t_v2", "t5gemma2", "moshi")
-OTHER_INPUTS += ("musicgen", "musicgen_melody")
+OTHER_INPUTS = {
+    *("encoder-decoder", "seamless_m4t", "seamless_m4t_v2", "t5gemma2", "moshi", "musicgen"),
+    "musicgen_melody",
+}
 """Families of sound or pictures that have no part for them alone, and one without a size of its
 own, which is asked through its halves."""
 
-HALVES = ("bert", "bert-generation", "big_bird", "camembert", "data2vec-text", "electra", "ernie")
-HALVES += ("gpt2", "megatron-bert", "rembert", "roberta", "roberta-prelayernorm", "roc_bert")
-HALVES += ("roformer", "xlm-roberta", "xlm-roberta-xl", "xmod")
+HALVES = [
+    *("bert", "bert-generation", "big_bird", "camembert", "data2vec-text", "electra", "ernie"),
+    *("gpt2", "megatron-bert", "rembert", "roberta", "roberta-prelayernorm", "roc_bert"),
+    *("roformer", "xlm-roberta", "xlm-roberta-xl", "xmod"),
+]
 """Decoders that EncoderDecoderModel puts behind a BERT encoder."""
 
 OPTIONS: dict[str, dict[str, Any]] = {
@@ -151,7 +155,7 @@ def tiny_config(family: str, **more: Any) -> Any:
     from transformers.models.auto.configuration_auto import CONFIG_MAPPING
 
     default = CONFIG_MAPPING[family]().to_dict()
-    kept = {name: size for name, size in SMALL.items() if _is_size(name, default)}
+    kept: dict[str, Any] = {name: size for name, size in SMALL.items() if _is_size(name, default)}
     if "layer_types" in default:
         kept["layer_types"] = None
     return CONFIG_MAPPING[family](**(kept | SPECIAL.get(family, {}) | more))
@@ -358,7 +362,7 @@ def main() -> int:
         if not given.names or any(f"{kind} {name}".startswith(part) for part in given.names)
     ]
     with ThreadPoolExecutor(given.processes) as pool:
-        rows = list(pool.map(lambda pair: row_of(*pair, given.seconds), chosen))
+        rows = list(pool.map(lambda pair: row_of(pair[0], pair[1], given.seconds), chosen))
     print(table_of(rows))
     return int(any(row["verdict"] in ("FAIL", "crash") for row in rows))
 

@@ -36,7 +36,9 @@ Lengths = Annotated[
 ]
 MetricOption = Annotated[
     Metric,
-    typer.Option(metavar="METRIC", help=f"What is compared: {', '.join(get_args(Metric))}."),
+    typer.Option(
+        "--metric", metavar="METRIC", help=f"What is compared: {', '.join(get_args(Metric))}."
+    ),
 ]
 Break = Annotated[
     str | None,
@@ -65,7 +67,9 @@ RunsArgument = Annotated[
 ]
 OfConfig = Annotated[
     Path | None,
-    typer.Option(metavar="CONFIG", help="Take the training pairs and fresh weights of a config."),
+    typer.Option(
+        "--config", metavar="CONFIG", help="Take the training pairs and fresh weights of a config."
+    ),
 ]
 TrustCode = Annotated[
     bool,

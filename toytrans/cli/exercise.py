@@ -16,7 +16,9 @@ from toytrans.files import csv_bytes, read_whole
 app = typer.Typer(no_args_is_help=True, help="Set, solve and grade exercises: find the fault.")
 
 Folder = Annotated[Path, typer.Argument(metavar="[DIR]", help="The exercise's folder.")]
-Key = Annotated[str, typer.Option(metavar="KEY", help="The teacher's key, printed by `new`.")]
+Key = Annotated[
+    str, typer.Option("--key", metavar="KEY", help="The teacher's key, printed by `new`.")
+]
 HERE = Path()
 
 MOST_BYTES = 10_000_000
@@ -50,7 +52,9 @@ def new(
     ] = "en",
     key: Annotated[
         str | None,
-        typer.Option(metavar="KEY", help="The teacher's key. Default: a new one, printed."),
+        typer.Option(
+            "--key", metavar="KEY", help="The teacher's key. Default: a new one, printed."
+        ),
     ] = None,
     out: Annotated[
         Path | None,

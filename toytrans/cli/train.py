@@ -49,7 +49,7 @@ def train(
         Path | None, typer.Argument(metavar="CONFIG", help="YAML file that describes the run.")
     ] = None,
     config: Annotated[
-        Path | None, rare(metavar="CONFIG", help="The same as the argument CONFIG.")
+        Path | None, rare("--config", metavar="CONFIG", help="The same as the argument CONFIG.")
     ] = None,
     out: Annotated[
         str | None,
