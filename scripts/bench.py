@@ -452,7 +452,8 @@ def _marian(model: Any) -> Callable[[str, Rows, int], Found]:
             return_dict_in_generate=True,
             **beams,
         )
-        rows = [[i for i in row if i != PAD_ID] for row in found.sequences[:, 1:].tolist()]
+        rows = found.sequences[:, 1:].tolist()  # beams that have ended repeat EOS
+        rows = [row[: row.index(EOS_ID) + 1] if EOS_ID in row else row for row in rows]
         return rows, found.sequences_scores.tolist() if scored else None
 
     return decode

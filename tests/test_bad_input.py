@@ -430,3 +430,7 @@ def test_a_bug_of_ours_is_one_line_that_names_its_report(command, monkeypatch):
     (report,) = Path(tempfile.gettempdir()).iterdir()
     assert str(report) in answer.err
     says(report.read_text(), "Traceback", "EOFError: out of order", "test_bad_input.py")
+    monkeypatch.setattr(tempfile, "tempdir", "/dev/full")
+    answer = command("explain", "copy")
+    assert answer.code == 70 and answer.err.endswith("in two lines); see above\n")
+    says(answer.err, "Traceback", "test_bad_input.py")

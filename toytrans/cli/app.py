@@ -136,7 +136,12 @@ def _run() -> int:
             silence(sys.stdout)
             return _refuse(f"{error.filename or 'standard output'}: {error.strerror}")
         message = shortened(f"{type(error).__name__}: {error}")
-        _refuse(f"internal error ({message}); see {_written_down()}")
+        try:
+            place = _written_down()
+        except OSError:  # a full disk, say
+            traceback.print_exc(file=reporter.stderr)
+            place = "above"
+        _refuse(f"internal error ({message}); see {place}")
         return 70
 
 
