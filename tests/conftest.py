@@ -3,6 +3,7 @@
 import os
 
 os.environ.setdefault("GOMP_SPINCOUNT", "2000")  # as the command line does, before torch starts
+os.environ["CUDA_VISIBLE_DEVICES"] = ""  # tests are of the CPU; scripts/gpu_check.py is of a GPU
 os.environ["OMP_NUM_THREADS"] = "1"  # the work is tiny, and as many workers run as there are cores
 
 import contextlib
