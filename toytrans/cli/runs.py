@@ -137,8 +137,8 @@ def report(
 
     The page holds everything it needs and opens in any browser. One run: curves,
     exact match by length, masks, attention at every checkpoint, translations,
-    checks, configuration. Several runs: the same curves together, and how their
-    configs differ.
+    checks, configuration. Several runs: the same curves together, and the tables
+    of eval.
     """
     check_new(out)
     from toytrans.report import sections

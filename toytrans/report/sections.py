@@ -9,6 +9,8 @@ from itertools import groupby
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from markupsafe import Markup
+
 from toytrans.checks.plan import check
 from toytrans.checks.result import Report as Checks
 from toytrans.config.load import compared_with_defaults
@@ -18,7 +20,7 @@ from toytrans.data.open import Selection, pairs_of_split
 from toytrans.doctor.findings import examine
 from toytrans.doctor.record import read_snapshot
 from toytrans.errors import UserError, listed
-from toytrans.evaluation import PARTS, Scores, spans, translate
+from toytrans.evaluation import Scores, translate
 from toytrans.inspection import heads
 from toytrans.inspection.heads import AttentionMaps, few, maps_of, validation_pairs
 from toytrans.inspection.shown import ATTENTIONS, InspectedBatch
@@ -27,12 +29,15 @@ from toytrans.model.build import as_transformer
 from toytrans.model.initialisation import count_parameters
 from toytrans.report import charts
 from toytrans.report.page import Block, Cell, Grid, Section, html
-from toytrans.sweeps.comparison import runs_of
+from toytrans.sweeps.comparison import Comparison, Member, compare, group, runs_of
+from toytrans.sweeps.measure import Measure, Result, of_lengths, result_of, split_of
 from toytrans.training.faults import objective_of
 from toytrans.training.run import METRICS, NOT_MEASURED, Record, Run, RunFolder, state_of
 
 EVALUATED = 1000
-"""Test pairs that are measured."""
+"""Pairs that are measured of a run that is shown alone."""
+
+LENGTHS = "Exact match by length"
 
 TRANSLATED, SHOWN = 200, 15
 """Test pairs that are translated, and how many are shown; wrong ones first."""
@@ -84,33 +89,16 @@ def _view_of(path: Path) -> View:
 
 def sections_of(views: Sequence[View], follow: Follow) -> Iterator[Section]:
     """Every part of the page of one run, or of several beside each other, in order."""
-    several = len(views) > 1
     named = {view.name: view for view in views}
     if len(named) < len(views):
         named = {str(view.path): view for view in views}
-    results, missing = {}, dict[str, list[str]]()
-    for name, view in named.items():
-        follow(f"exact match of {name}")
-        problem = view.problem
-        if view.run is not None:
-            try:
-                results[name] = view.run.measure("test", Selection(examples=EVALUATED))
-            except UserError as error:
-                problem = str(error)
-        for line in problem.splitlines():
-            missing.setdefault(line, []).append(name)
-    lines = [f"{listed(names)}: " * several + line for line, names in missing.items()]
-    yield _summary(named, results, "\n".join(lines))
+    yield _summary(named)
     if recorded := {name: view.records for name, view in named.items() if view.records}:
         yield Section("curves", "Training", charts=charts.curves(recorded))
-    if results:
-        yield _lengths(results)
-    if not several:
+    if len(views) > 1:
+        yield _beside(views, follow)
+    else:
         yield from _inside(views[0], follow)
-    yield _config(named)
-    if not several and (folder := views[0].folder) and folder.environment:
-        rows = [(key, _text(value)) for key, value in folder.environment.items()]
-        yield Section("environment", "Environment", table=Grid((), rows, "facts"))
 
 
 def _inside(view: View, follow: Follow) -> Iterator[Section]:
@@ -118,6 +106,7 @@ def _inside(view: View, follow: Follow) -> Iterator[Section]:
     parts: list[tuple[str, str, Callable[[], Section]]] = []
     if (run := view.run) is not None:
         parts = [
+            ("lengths", LENGTHS, lambda: _lengths(run)),
             ("masks", "Masks", lambda: masks(inspected_of_run(run))),
             ("attention", "Attention", lambda: attention_of(maps_of(run))),
             ("translations", "Translations", lambda: _translations(run)),
@@ -131,23 +120,20 @@ def _inside(view: View, follow: Follow) -> Iterator[Section]:
             yield make()
         except UserError as error:
             yield Section(name, title, missing=str(error))
+    if view.folder is not None:
+        yield _config(view.folder)
+        rows = [(key, _text(value)) for key, value in view.folder.environment.items()]
+        yield Section("environment", "Environment", table=Grid((), rows, "facts"))
 
 
-def _summary(views: dict[str, View], results: dict[str, Scores], missing: str) -> Section:
-    """What each run is and how good it is."""
-    there = {part for scores in results.values() for part in scores.parts()}
-    rows = {}
+def _summary(views: dict[str, View]) -> Section:
+    """What each run is."""
+    rows, missing = {}, dict[str, list[str]]()
     for name, view in views.items():
-        scores, config, run = results.get(name), view.folder and view.folder.config, view.run
+        config, run = view.folder and view.folder.config, view.run
         fault = fault_remark(config.fault) if config else ""
         facts = {"run": name, "state": "; ".join(filter(None, (str(state_of(view.path)), fault)))}
         facts["step"] = f"{run.step:,}" if run else ""
-        for part in PARTS:
-            if part in there:
-                found = scores.parts().get(part) if scores else None
-                match = f"{found['exact_match']:.4f}" if found else NOT_MEASURED
-                facts[f"free-running exact match, {PARTS[part]}"] = match
-        facts["loss"] = f"{scores.summary()['loss']:.4f}" if scores else NOT_MEASURED
         matches = ((r.get("valid_exact_match"), -r["step"]) for r in view.records)
         known = [(match, step) for match, step in matches if match is not None]
         best = f"{max(known)[0]:.4f} at step {-max(known)[1]:,}" if known else NOT_MEASURED
@@ -158,41 +144,59 @@ def _summary(views: dict[str, View], results: dict[str, Scores], missing: str) -
         facts["parameters"] = f"{count_parameters(run.model):,}" if run else ""
         facts["task"] = Path(config.data.task or "files").name if config else ""
         rows[name] = facts
+        for line in view.problem.splitlines():
+            missing.setdefault(line, []).append(name)
     first, *rest = rows.values()
     if not rest:
-        return Section(
-            "summary", "Summary", table=Grid((), first.items(), "facts"), missing=missing
-        )
+        table = Grid((), first.items(), "facts")
+        return Section("summary", "Summary", table=table, missing="\n".join(missing))
+    lines = [f"{listed(names)}: {line}" for line, names in missing.items()]
     text = "The buttons in the headings sort the table."
     table = Grid(list(first), [list(row.values()) for row in rows.values()], "data sortable")
-    return Section("summary", "Runs", text=text, table=table, missing=missing)
+    return Section("summary", "Runs", text=text, table=table, missing="\n".join(lines))
 
 
-def _lengths(results: dict[str, Scores]) -> Section:
-    several = len(results) > 1
-    summaries = {
-        f"{name}, {label}" if several else label: summary
-        for name, scores in results.items()
-        for label, summary in scores.labelled()
-    }
-    for scores in [] if several else results.values():
-        for low, high, _ in spans(scores.lengths, scores.train_length):
-            label = f"{low} to {high}" if low < high else f"length {low}"
-            summaries[label] = scores.summary(low, high)
-    cells = ("{decoded:,}", "{exact_match:.4f}", "{low:.3f} to {high:.3f}", "{loss:.4f}")
-    rows = [[label, *(cell.format(**of) for cell in cells)] for label, of in summaries.items()]
-    heads = ["test pairs", "number", "free-running exact match", "95% interval", "loss"]
+def _beside(views: Sequence[View], follow: Follow) -> Section:
+    """Runs grouped by config, as `toytrans eval` compares them."""
+    runs = {view.path: view.run for view in views}
+
+    def take(path: Path, measure: Measure) -> Result:
+        follow(f"exact match of {path}")
+        run = runs[path] or RunFolder.open(path).load("best", "cpu")
+        return _measured(run, measure)[1]
+
+    compared = compare(list(runs), take=take)
+    blocks = []
+    for shown in compared.tables():
+        if shown.rows:
+            blocks.append(Block([Grid(shown.headings, shown.rows)], shown.title))
+        else:
+            blocks.append(Block((), below=[shown.title]))
+    return Section("lengths", LENGTHS, charts=_picture(compared), blocks=blocks)
+
+
+def _lengths(run: Run) -> Section:
+    """Exact match of one run."""
+    measure = of_lengths(pairs=EVALUATED)
+    scores, result = _measured(run, measure)
+    compared = Comparison(measure, "exact_match", "", group([Member(run.path, run.config, result)]))
+    low, high = scores.train_length
     text = (
-        "Measured are the test pairs of each run's own config. Each output is decoded greedily and "
-        "counts if it equals its target to the end."
+        f"Trained on lengths {low} to {high}. Each output is decoded greedily and counts if it "
+        "equals its target to the end."
     )
-    ranges = {scores.train_length for scores in results.values()}
-    trained = ranges.pop() if len(ranges) == 1 else None
-    if trained:
-        text = f"Trained on lengths {trained[0]} to {trained[1]}. {text}"
-    title = "Exact match by length"
-    svg = charts.lengths(title, results, trained)
-    return Section("lengths", title, text=text, charts={title: svg}, table=Grid(heads, rows))
+    shown = scores.table()
+    table = Grid(shown.headings, shown.rows)
+    return Section("lengths", LENGTHS, text=text, charts=_picture(compared), table=table)
+
+
+def _measured(run: Run, measure: Measure) -> tuple[Scores, Result]:
+    scores = run.measure(split_of(run.config), measure.selection, measure.decode)
+    return scores, result_of(run, scores, measure)
+
+
+def _picture(compared: Comparison) -> dict[str, Markup]:
+    return {LENGTHS: charts.inline(LENGTHS, lambda: compared.picture("", "svg"))}
 
 
 def _translations(run: Run) -> Section:
@@ -230,25 +234,14 @@ def _diagnosis(path: Path) -> Section:
     return Section("doctor", "Diagnosis", text=text, table=table)
 
 
-def _config(views: dict[str, View]) -> Section:
-    """Every key of one run; of several, the keys whose values differ."""
-    configs = {
-        name: {key: rest for key, *rest in compared_with_defaults(view.folder.config)}
-        for name, view in views.items()
-        if view.folder is not None
-    }
+def _config(folder: RunFolder) -> Section:
+    """Every key; values that are no defaults stand out."""
     rows = []
-    for key in dict.fromkeys(key for config in configs.values() for key in config):
-        found = [config.get(key, [None, None]) for config in configs.values()]
-        values = [_text(value) for value, _ in found]
-        if len(views) == 1 or len(set(values)) > 1:
-            default = _text(found[0][1])
-            looks = ["" if value == default else "differs" for value in values]
-            rows.append([key, *map(Cell, values, looks), default])
+    for key, value, default in compared_with_defaults(folder.config):
+        looks = "" if _text(value) == _text(default) else "differs"
+        rows.append([key, Cell(_text(value), looks), _text(default)])
     text = "Values that differ from their defaults are bold."
-    if len(views) > 1:
-        text = f"The keys whose values differ. {text}" if rows else "All configs are the same."
-    table = Grid(["key", *configs, "default"], rows) if rows else None
+    table = Grid(["key", "value", "default"], rows)
     return Section("config", "Configuration", text=text, table=table)
 
 
@@ -326,8 +319,8 @@ def _at_step(maps: AttentionMaps, step: int) -> Iterator[Block]:
         wanted = {each[:3] for each in shown}
         shown = [each for each in heads.attend(model, batch) if each[:3] in wanted]
     rules = {(each.part, each.layer, each.head): each.label for each in maps.heads}
-    for (part, layer), group in groupby(shown, lambda head: (head.part, head.layer)):
-        name, of_layer = f"{part} {layer}", list(group)
+    for (part, layer), some in groupby(shown, lambda head: (head.part, head.layer)):
+        name, of_layer = f"{part} {layer}", list(some)
         for pair, axes in enumerate(zip(*heads.axes(part, batch), strict=True)):
             queries, keys = ([vocabulary.name(i) for i in ids.tolist()] for ids in axes)
             grids = []

@@ -7,7 +7,6 @@ runs -> members: their numbers, or why there are none -> groups by config
 import os
 from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from html import escape
 from itertools import combinations
 from pathlib import Path
 from statistics import fmean
@@ -25,7 +24,7 @@ from toytrans.errors import UserError
 from toytrans.evaluation import PARTS, Span, wilson_interval
 from toytrans.figures import Point, draw_lengths, drawn
 from toytrans.files import read_json
-from toytrans.html import html_table
+from toytrans.html import Shown
 from toytrans.sweeps.intervals import Summary, difference_of, seeds_needed, summarise
 from toytrans.sweeps.measure import (
     OF_RUN,
@@ -219,17 +218,6 @@ def pairs_of(
 # The comparison ----------------------------------------------------------------------------------
 
 
-class Shown(NamedTuple):
-    """A table of text. names, numbers, last: the headings of its columns; one without rows is its
-    title alone."""
-
-    title: str
-    names: Sequence[str] = ()
-    numbers: Sequence[str] = ()
-    last: str = ""
-    rows: Sequence[Sequence[str]] = ()
-
-
 @dataclass(frozen=True, repr=False)
 class Comparison:
     """Runs, grouped by what differs.
@@ -407,21 +395,10 @@ class Comparison:
             yield f"not counted: {path}: {reason}"
 
     def __repr__(self) -> str:
-        lines = []
-        for title, names, numbers, last, rows in self.tables():
-            every = [[*names, *numbers, *[last] * bool(last)], *rows] if rows else []
-            widths = [max(map(len, column)) for column in zip(*every, strict=True)]
-            lines.append(title)
-            lines += ["  " + "  ".join(map(str.rjust, row, widths)) for row in every]
-        return "\n".join(lines)
+        return "\n".join(map(str, self.tables()))
 
     def _repr_html_(self) -> str:
-        parts = []
-        for title, names, numbers, last, rows in self.tables():
-            headings = [*names[1:], *numbers, *[last] * bool(last)]
-            table = html_table(title, headings, [(row[0], row[1:]) for row in rows])
-            parts.append(table if rows else f"<p>{escape(title)}</p>")
-        return "".join(parts)
+        return "".join(table.html() for table in self.tables())
 
     def picture(self, title: str, format: str = "png") -> bytes:
         """Mean and 95% interval of each group against length; of exact match where the metric is
@@ -441,7 +418,7 @@ class Comparison:
             axes.set_title(title.encode(errors="backslashreplace").decode(), fontsize=10)
             axes.spines[["top", "right"]].set_visible(False)
             draw_lengths(axes, lines, trained)
-            if any(lines.values()):
+            if len(lines) > 1 and any(lines.values()):
                 axes.legend(frameon=False, title=self._key)
             says = "dotted: the ends of training; bands: 95% intervals"
             axes.set_xlabel(f"{WORDS[self.measure.side]} length ({says})")
@@ -497,9 +474,12 @@ class Comparison:
 
 
 def _point(span: Span, of: Summary) -> Point:
-    """The middle of some lengths, their mean and its interval."""
-    low, high = of.mean if of.low is None else of.low, of.mean if of.high is None else of.high
-    return (span.low + span.high) / 2, of.mean, low, high
+    """The middle of some lengths, their mean and its interval: of one run that of its pairs."""
+    low, high = of.low, of.high
+    if of.pairs and of.runs == 1:
+        low, high = wilson_interval(of.mean * of.pairs, of.pairs)
+    ends = [of.mean if end is None else end for end in (low, high)]
+    return (span.low + span.high) / 2, of.mean, ends[0], ends[1]
 
 
 # Which runs --------------------------------------------------------------------------------------
