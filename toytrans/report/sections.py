@@ -32,7 +32,7 @@ from toytrans.report.page import Block, Cell, Grid, Section, html
 from toytrans.sweeps.comparison import Comparison, Member, compare, group, runs_of
 from toytrans.sweeps.measure import Measure, Result, of_lengths, result_of, split_of
 from toytrans.training.faults import objective_of
-from toytrans.training.run import METRICS, NOT_MEASURED, Record, Run, RunFolder, state_of
+from toytrans.training.run import METRICS, NOT_MEASURED, Run, RunFolder, state_of
 
 EVALUATED = 1000
 """Pairs that are measured of a run that is shown alone."""
@@ -57,7 +57,6 @@ class View(NamedTuple):
 
     path: Path
     folder: RunFolder | None
-    records: list[Record]
     run: Run | None
     problem: str
 
@@ -74,17 +73,17 @@ def views_of(paths: Sequence[Path]) -> list[View]:
 
 
 def _view_of(path: Path) -> View:
-    folder, records, run, problems = None, list[Record](), None, []
+    folder, run, problems = None, None, []
     try:
-        folder = RunFolder.open(path)
-        records = folder.records
-        if folder.damaged_lines:
-            lines = f"lines that hold no record: {folder.damaged_lines}"
+        opened = RunFolder.open(path)
+        if opened.damaged_lines:
+            lines = f"lines that hold no record: {opened.damaged_lines}"
             problems.append(f"{path / METRICS}: {lines}")
+        folder = opened
         run = folder.load("best", "cpu")
     except UserError as error:
         problems.append(str(error))
-    return View(path, folder, records, run, "\n".join(problems))
+    return View(path, folder, run, "\n".join(problems))
 
 
 def sections_of(views: Sequence[View], follow: Follow) -> Iterator[Section]:
@@ -93,8 +92,9 @@ def sections_of(views: Sequence[View], follow: Follow) -> Iterator[Section]:
     if len(named) < len(views):
         named = {str(view.path): view for view in views}
     yield _summary(named)
-    if recorded := {name: view.records for name, view in named.items() if view.records}:
-        yield Section("curves", "Training", charts=charts.curves(recorded))
+    recorded = {name: view.folder.records for name, view in named.items() if view.folder}
+    if curves := charts.curves(recorded):
+        yield Section("curves", "Training", charts=curves)
     if len(views) > 1:
         yield _beside(views, follow)
     else:
@@ -130,24 +130,25 @@ def _summary(views: dict[str, View]) -> Section:
     """What each run is."""
     rows, missing = {}, dict[str, list[str]]()
     for name, view in views.items():
-        config, run = view.folder and view.folder.config, view.run
+        config, state = view.folder and view.folder.config, state_of(view.path)
         fault = fault_remark(config.fault) if config else ""
-        facts = {"run": name, "state": "; ".join(filter(None, (str(state_of(view.path)), fault)))}
-        facts["step"] = f"{run.step:,}" if run else ""
-        matches = ((r.get("valid_exact_match"), -r["step"]) for r in view.records)
-        known = [(match, step) for match, step in matches if match is not None]
-        best = f"{max(known)[0]:.4f} at step {-max(known)[1]:,}" if known else NOT_MEASURED
-        seconds = view.records[-1].get("elapsed_s") if view.records else None
-        facts["best on validation"] = best
-        facts["training time"] = NOT_MEASURED if seconds is None else f"{seconds:.1f} s"
-        facts["seed"] = str(config.seed) if config else ""
-        facts["parameters"] = f"{count_parameters(run.model):,}" if run else ""
-        facts["task"] = Path(config.data.task or "files").name if config else ""
-        rows[name] = facts
+        records = view.folder.records if view.folder else []
+        seconds = records[-1].get("elapsed_s") if records else None
+        best = state.exact_match
+        rows[name] = {
+            "run": name,
+            "state": "; ".join(filter(None, (str(state), fault))),
+            "step": f"{view.run.step:,}" if view.run else "",
+            "best on validation": NOT_MEASURED if best is None else f"{best:.4f}",
+            "training time": NOT_MEASURED if seconds is None else f"{seconds:.1f} s",
+            "seed": str(config.seed) if config else "",
+            "parameters": f"{count_parameters(view.run.model):,}" if view.run else "",
+            "task": Path(config.data.task or "files").name if config else "",
+        }
         for line in view.problem.splitlines():
             missing.setdefault(line, []).append(name)
-    first, *rest = rows.values()
-    if not rest:
+    first, *_ = rows.values()
+    if len(rows) == 1:
         table = Grid((), first.items(), "facts")
         return Section("summary", "Summary", table=table, missing="\n".join(missing))
     lines = [f"{listed(names)}: {line}" for line, names in missing.items()]
