@@ -46,9 +46,9 @@ if TYPE_CHECKING:
 
 SWEEP = "sweep.json"
 
-MOST_PAIRS, MOST_LENGTHS, MOST_INTERVALS, MOST_SEEDS = 10, 25, 3, 1000
+MOST_PAIRS, MOST_LENGTHS, MOST_INTERVALS = 10, 25, 3
 """Rows of a table of pairs, where more are those of the first group alone; rows of a table of
-lengths; groups whose intervals are in it too; seeds that a difference may need, to be counted."""
+lengths; groups whose intervals are in it too."""
 
 SMALL = 0.005
 """A difference between free-running and teacher-forced that is said."""
@@ -140,13 +140,10 @@ class Group:
     def summary(self, place: Place = "all", metric: Metric = "exact_match") -> Summary | None:
         """None where no run has the place."""
         values = self.by_seed(place, metric)
-        pairs = self.pairs(place, metric, values)
         if not values:
             return None
-        found, least = (
-            summarise(list(values.values()), pairs or None),
-            float(metric == "perplexity"),
-        )
+        found = summarise(list(values.values()), self.pairs(place, metric, values) or None)
+        least = 1.0 if metric == "perplexity" else 0.0
         return found if found.low is None else found._replace(low=max(found.low, least))
 
     def curve(self, metric: Metric = "exact_match") -> dict[Span, Summary]:
@@ -206,13 +203,16 @@ def pairs_of(
     for first, second in combinations(groups, 2):
         ours, theirs = (each.by_seed(place, metric) for each in (first, second))
         if both := [seeds for seeds in ours if seeds in theirs]:
-            counts = first.pairs(place, metric, both), second.pairs(place, metric, both)
+            rest_on = first.pairs(place, metric, both), second.pairs(place, metric, both)
             values = [(ours[seeds], theirs[seeds]) for seeds in both]
-            signs = [(a > b) - (a < b) for a, b in values]
-            names = {"ahead": 1, "behind": -1, "level": 0}
-            wins = {name: signs.count(sign) for name, sign in names.items()}
-            difference = difference_of(values, counts)
-            yield first, second, difference, {**wins, "seeds_needed": seeds_needed(difference)}
+            difference = difference_of(values, rest_on)
+            counts = {
+                "ahead": sum(a > b for a, b in values),
+                "behind": sum(a < b for a, b in values),
+                "level": sum(a == b for a, b in values),
+                "seeds_needed": seeds_needed(difference),
+            }
+            yield first, second, difference, counts
 
 
 # The comparison ----------------------------------------------------------------------------------
@@ -338,8 +338,7 @@ class Comparison:
         for first, second, difference, counts in some:
             names = [first.name, second.name]
             if seeds := counts["seeds_needed"]:
-                count = str(seeds) if seeds <= MOST_SEEDS else f"more than {MOST_SEEDS:,}"
-                needed.append(f"{' - '.join(names)} {count}")
+                needed.append(f"{' - '.join(names)} {seeds}")
             cells = [str(difference.runs), *self._cells(difference, signed=True)]
             rows.append([*names, *cells, str(counts["ahead"]), str(counts["behind"])])
         if rows:
@@ -375,11 +374,13 @@ class Comparison:
         """Mean, deviation and interval."""
         if summary is None:
             return ["-", "-", "-"]
-        mean = written(summary.mean, self.metric, signed=signed)
-        if summary.deviation is None or summary.low is None or summary.high is None:
+        mean, low, high = (
+            "-" if value is None else written(value, self.metric, signed=signed)
+            for value in (summary.mean, summary.low, summary.high)
+        )
+        if summary.deviation is None:
             return [mean, "-", "-"]
-        ends = (written(end, self.metric, signed=signed) for end in (summary.low, summary.high))
-        return [mean, written(summary.deviation, self.metric), "..".join(ends)]
+        return [mean, written(summary.deviation, self.metric), f"{low}..{high}"]
 
     def _remarks(self) -> Iterator[str]:
         """What the numbers cannot say: runs that are not counted, and those that decode otherwise
@@ -431,8 +432,7 @@ class Comparison:
     # For programs --------------------------------------------------------------------------------
 
     def to_dict(self) -> dict[str, Any]:
-        """Means and intervals of each group, its runs, and the pairs of groups, as plain values.
-        seeds_needed: None also where that is more than `MOST_SEEDS`."""
+        """Means and intervals of each group, its runs, and the pairs of groups, as plain values."""
         metric, parts = self.metric, list(dict.fromkeys([*self.parts, "all"]))
         groups, pairs = list[dict[str, Any]](), list[dict[str, Any]]()
         for each in self.groups:
@@ -459,8 +459,6 @@ class Comparison:
             )
         for part in parts:
             for first, second, difference, counts in pairs_of(self.groups, part, metric):
-                if (counts["seeds_needed"] or 0) > MOST_SEEDS:
-                    counts["seeds_needed"] = None
                 both = {"first": self.groups.index(first), "second": self.groups.index(second)}
                 pairs.append({**both, "part": part, **counts, **difference._asdict()})
         return {
@@ -542,17 +540,17 @@ def compare(
     measure = measure or (asked.pop() if len(asked) == 1 else None) or of_lengths()
     members, unread = list[Member](), dict[Path, str]()
     for path in dict.fromkeys(run for given in paths for run in runs_of(given)):
-        run = None
         try:
             run = RunFolder.open(path)
+        except UserError as error:
+            failure = read_failure(path)
+            unread[path] = failure.reason if failure else str(error)
+            continue
+        try:
             found = _result_of(run, measure, take, kept=kept)
             members.append(Member(path, run.config, found))
         except UserError as error:
-            if run is not None:
-                members.append(Member(path, run.config, problem=str(error)))
-            else:
-                failure = read_failure(path)
-                unread[path] = failure.reason if failure else str(error)
+            members.append(Member(path, run.config, problem=str(error)))
     splits = {split_of(member.config) for member in members}
     about = about or f"{' or '.join(sorted(splits))} pairs"
     return Comparison(measure, metric, about, group(members), unread)

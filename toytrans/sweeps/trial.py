@@ -29,10 +29,10 @@ from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from multiprocessing.connection import wait
 from pathlib import Path
 from types import ModuleType
-from typing import Annotated, Any, Literal, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import torch
-from pydantic import AfterValidator, BaseModel, ConfigDict
+from pydantic import BaseModel, ConfigDict
 
 from toytrans.config.schema import Config, Paths
 from toytrans.errors import UserError, how_to_install, ran_out_of_memory, shortened
@@ -108,20 +108,15 @@ def by_names(config: Config) -> dict[str, Any]:
 
 # Failures ----------------------------------------------------------------------------------------
 
-Text = Annotated[
-    str, AfterValidator(lambda text: shortened(text.encode(errors="backslashreplace").decode()))
-]
-"""At most 2,000 characters that JSON can hold: of a path that is no UTF-8, escape codes."""
-
 
 class Failure(BaseModel):
     """Why a trial has no numbers. final: it would fail again. traceback: of an internal error."""
 
     model_config = ConfigDict(frozen=True)
 
-    reason: Text
+    reason: str
     final: bool = False
-    traceback: Text = ""
+    traceback: str = ""
 
 
 def read_failure(run: Path) -> Failure | None:
@@ -131,9 +126,11 @@ def read_failure(run: Path) -> Failure | None:
     return None
 
 
-def failed(trial: Trial, reason: str, **more: Any) -> Failure:
+def failed(trial: Trial, reason: str, *, final: bool = False, traceback: str = "") -> Failure:
     """Write why a trial failed. A full disk stops no sweep."""
-    failure = Failure(reason=reason.removeprefix(f"{trial.path}: "), **more)  # shown beside it
+    reason = reason.removeprefix(f"{trial.path}: ")  # it is shown beside it
+    reason = shortened(reason.encode(errors="backslashreplace").decode())
+    failure = Failure(reason=reason, final=final, traceback=traceback)
     with contextlib.suppress(OSError, UserError):
         trial.path.mkdir(parents=True, exist_ok=True)
         write_json(trial.path / FAILED, failure.model_dump())
@@ -145,9 +142,8 @@ def failed(trial: Trial, reason: str, **more: Any) -> Failure:
 
 def run(trial: Trial) -> Failure | None:
     """Train and measure a trial in this process. Why it failed, if it did, which is written too."""
-    if read_failure(trial.path) is not None:
-        with contextlib.suppress(OSError):
-            (trial.path / FAILED).unlink()
+    with contextlib.suppress(OSError):
+        (trial.path / FAILED).unlink()
     deadline = time.monotonic() + SECONDS_FOR_LOCK
     while is_locked(trial.path / METRICS) and time.monotonic() < deadline:
         time.sleep(0.2)
@@ -339,8 +335,7 @@ def _connected() -> Iterator[Any]:
     finally:
         signal.signal(signal.SIGTERM, handler)
     try:
-        with open(os.devnull, "w") as null, contextlib.redirect_stdout(null):
-            yield ray  # a thread of Ray's prints to standard output which nodes it has lost
+        yield ray
     finally:
         ray.shutdown()
 
