@@ -133,12 +133,10 @@ class Scores:
     def parts(self) -> dict[str, Summary]:
         """Summaries of the lengths below, in and beyond the training lengths. A part without pairs
         is absent."""
-        found = dict[str, Summary]()
-        for part in PARTS:
-            lengths = [n for n in self.lengths if part_of(n, self.train_length) == part]
-            if lengths:
-                found[part] = self.summary(lengths[0], lengths[-1])
-        return found
+        low, high = self.train_length
+        ends = {"below": (0, low - 1), "in_range": (low, high), "beyond": (high + 1, None)}
+        summaries = {part: self.summary(*ends[part]) for part in PARTS}
+        return {part: summary for part, summary in summaries.items() if summary["examples"]}
 
     def labelled(self) -> list[tuple[str, Summary]]:
         """The parts by label, and all of them together if there are several."""

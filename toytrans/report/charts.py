@@ -82,8 +82,9 @@ def _chart(title: str, draw: Callable[["Axes"], None]) -> Markup:
 
 def inline(title: str, make: Callable[[], bytes]) -> Markup:
     """An SVG for a page. Screen readers read its title."""
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # of letters that its font lacks; the reader's has them
+    with warnings.catch_warnings(
+        action="ignore"
+    ):  # its font may lack letters, the reader's has them
         picture = make().decode()
     _, tag, rest = picture.partition("<svg")
     return Markup(f'{tag} role="img" aria-label="{escape(title)}"{rest}')

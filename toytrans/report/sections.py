@@ -20,7 +20,7 @@ from toytrans.data.open import Selection, pairs_of_split
 from toytrans.doctor.findings import examine
 from toytrans.doctor.record import read_snapshot
 from toytrans.errors import UserError, listed
-from toytrans.evaluation import Scores, translate
+from toytrans.evaluation import translate
 from toytrans.inspection import heads
 from toytrans.inspection.heads import AttentionMaps, few, maps_of, validation_pairs
 from toytrans.inspection.shown import ATTENTIONS, InspectedBatch
@@ -30,7 +30,7 @@ from toytrans.model.initialisation import count_parameters
 from toytrans.report import charts
 from toytrans.report.page import Block, Cell, Grid, Section, html
 from toytrans.sweeps.comparison import Comparison, Member, compare, group, runs_of
-from toytrans.sweeps.measure import Measure, Result, of_lengths, result_of, split_of
+from toytrans.sweeps.measure import Measure, Result, measured, of_lengths
 from toytrans.training.faults import objective_of
 from toytrans.training.run import METRICS, NOT_MEASURED, Run, RunFolder, state_of
 
@@ -164,7 +164,7 @@ def _beside(views: Sequence[View], follow: Follow) -> Section:
     def take(path: Path, measure: Measure) -> Result:
         follow(f"exact match of {path}")
         run = runs[path] or RunFolder.open(path).load("best", "cpu")
-        return _measured(run, measure)[1]
+        return measured(run, measure)[1]
 
     compared = compare(list(runs), take=take)
     blocks = []
@@ -179,7 +179,7 @@ def _beside(views: Sequence[View], follow: Follow) -> Section:
 def _lengths(run: Run) -> Section:
     """Exact match of one run."""
     measure = of_lengths(pairs=EVALUATED)
-    scores, result = _measured(run, measure)
+    scores, result = measured(run, measure)
     compared = Comparison(measure, "exact_match", "", group([Member(run.path, run.config, result)]))
     low, high = scores.train_length
     text = (
@@ -189,11 +189,6 @@ def _lengths(run: Run) -> Section:
     shown = scores.table()
     table = Grid(shown.headings, shown.rows)
     return Section("lengths", LENGTHS, text=text, charts=_picture(compared), table=table)
-
-
-def _measured(run: Run, measure: Measure) -> tuple[Scores, Result]:
-    scores = run.measure(split_of(run.config), measure.selection, measure.decode)
-    return scores, result_of(run, scores, measure)
 
 
 def _picture(compared: Comparison) -> dict[str, Markup]:
