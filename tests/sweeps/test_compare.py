@@ -96,14 +96,6 @@ def test_given_pairs_are_compared_at_their_lengths(runs, command: Command, refus
     assert "nothing.tsv: no such file" in message, "told once for all runs"
 
 
-def test_lengths_that_are_all_beyond_are_called_so(runs, command: Command):
-    about = comparison(command, *runs, "--lengths", "5:9", "--metric", "loss")
-    assert list(about["groups"][0]["summaries"]) == ["beyond", "all"]
-    out = command("eval", *runs, "--lengths", "5:9", "--metric", "loss").out
-    assert out.startswith("loss in nats a token, beyond: test pairs of lengths 5 to 9\n")
-    assert ", all" not in out and "difference over equal seeds, beyond" in out
-
-
 def test_numbers_go_to_a_table_and_a_picture(runs, command: Command, refused):
     words = ("eval", *runs, *MATCH, "--csv", "c.csv", "--plot", "c.png")
     answer = command(*words)

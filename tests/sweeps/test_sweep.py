@@ -387,25 +387,6 @@ def test_as_many_processes_as_asked_and_one_a_core_at_most(here: Path, monkeypat
     assert [trial.processes_for(trials, asked) for asked in (None, 3, 99)] == [8, 3, 8]
 
 
-def test_data_files_are_read_once_however_many_trials(here: Path, monkeypatch):
-    Path("train.tsv").write_text("1 2\t2 1\n2 1\t1 2\n")
-    files = {"train": "train.tsv", "valid": "train.tsv", "test": "train.tsv"}
-    Path("c.yaml").write_text(tiny_yaml(data={"files": files}))
-    opened, system = [], os.open
-
-    def counting(path, *given, **more):
-        opened.append(Path(path).name)
-        return system(path, *given, **more)
-
-    monkeypatch.setattr(os, "open", counting)
-    counts = []
-    for seeds in (1, 20):
-        opened.clear()
-        planned(seeds=range(seeds))
-        counts.append(opened.count("train.tsv"))
-    assert counts[0] == counts[1] > 0
-
-
 def test_a_sweep_on_ray_ends_like_one_on_this_machine(here: Path, command: Command):
     """Bit for bit, a failure included, and Ray prints nothing."""
     pytest.importorskip("ray")

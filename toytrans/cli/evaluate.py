@@ -158,7 +158,7 @@ def _beside(
 
     usual = about == "test pairs"  # those that a sweep measures
     asked = None if usual and wanted == Measure(decode=None) else wanted
-    compared = compare(paths, metric, asked, about="" if usual else about, take=take, kept=usual)
+    compared = compare(paths, metric, asked, about="" if usual else about, take=take)
     reasons = set(compared.problems.values())
     if all(member.problem for member in compared.members) and len(reasons) == 1:
         raise UserError(reasons.pop())

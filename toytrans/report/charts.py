@@ -1,6 +1,5 @@
 """Curves of the training as SVG. Its text can be read out."""
 
-import warnings
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -77,14 +76,10 @@ def _chart(title: str, draw: Callable[["Axes"], None]) -> Markup:
         axes.spines[["top", "right"]].set_visible(False)
         draw(axes)
 
-    return inline(title, lambda: drawn((6, 2.6), fill, svg_hashsalt=title, font_size=9))
+    return inline(title, drawn((6, 2.6), fill, svg_hashsalt=title, font_size=9))
 
 
-def inline(title: str, make: Callable[[], bytes]) -> Markup:
+def inline(title: str, picture: bytes) -> Markup:
     """An SVG for a page. Screen readers read its title."""
-    with warnings.catch_warnings(
-        action="ignore"
-    ):  # its font may lack letters, the reader's has them
-        picture = make().decode()
-    _, tag, rest = picture.partition("<svg")
+    _, tag, rest = picture.decode().partition("<svg")
     return Markup(f'{tag} role="img" aria-label="{escape(title)}"{rest}')

@@ -9,8 +9,6 @@ from itertools import groupby
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from markupsafe import Markup
-
 from toytrans.checks.plan import check
 from toytrans.checks.result import Report as Checks
 from toytrans.config.load import compared_with_defaults
@@ -173,7 +171,8 @@ def _beside(views: Sequence[View], follow: Follow) -> Section:
             blocks.append(Block([Grid(shown.headings, shown.rows)], shown.title))
         else:
             blocks.append(Block((), below=[shown.title]))
-    return Section("lengths", LENGTHS, charts=_picture(compared), blocks=blocks)
+    svg = charts.inline(LENGTHS, compared.picture("", "svg"))
+    return Section("lengths", LENGTHS, charts={LENGTHS: svg}, blocks=blocks)
 
 
 def _lengths(run: Run) -> Section:
@@ -188,11 +187,8 @@ def _lengths(run: Run) -> Section:
     )
     shown = scores.table()
     table = Grid(shown.headings, shown.rows)
-    return Section("lengths", LENGTHS, text=text, charts=_picture(compared), table=table)
-
-
-def _picture(compared: Comparison) -> dict[str, Markup]:
-    return {LENGTHS: charts.inline(LENGTHS, lambda: compared.picture("", "svg"))}
+    svg = charts.inline(LENGTHS, compared.picture("", "svg"))
+    return Section("lengths", LENGTHS, text=text, charts={LENGTHS: svg}, table=table)
 
 
 def _translations(run: Run) -> Section:

@@ -527,13 +527,12 @@ def compare(
     *,
     about: str = "",
     take: Take | None = None,
-    kept: bool = True,
 ) -> Comparison:
     """The runs of some run directories, folders of runs and sweeps. Raises UserError.
 
     measure: None = that of all the sweeps, or else every test pair. about: which pairs it takes,
-    in words; empty = those of each run's split. take: measures a run that has no such numbers;
-    nothing is written. kept: whether numbers that a sweep has kept will do.
+    in words; empty = those that a sweep measures, and numbers that one has kept will do. take:
+    measures a run that has no such numbers; nothing is written.
     """
     sweeps = [read_sweep(path.parent if is_run(path) else path) for path in paths]
     asked = {each and each.measure for each in sweeps}
@@ -547,8 +546,8 @@ def compare(
             unread[path] = failure.reason if failure else str(error)
             continue
         try:
-            found = _result_of(run, measure, take, kept=kept)
-            members.append(Member(path, run.config, found))
+            found = None if about else read_results(path).get(measure)
+            members.append(Member(path, run.config, found or _taken(run, measure, take)))
         except UserError as error:
             members.append(Member(path, run.config, problem=str(error)))
     splits = {split_of(member.config) for member in members}
@@ -556,10 +555,8 @@ def compare(
     return Comparison(measure, metric, about, group(members), unread)
 
 
-def _result_of(run: RunFolder, measure: Measure, take: Take | None, *, kept: bool) -> Result:
-    """The numbers that a run has or is given now. Raises UserError: why it has none."""
-    if kept and (found := read_results(run.path).get(measure)):
-        return found
+def _taken(run: RunFolder, measure: Measure, take: Take | None) -> Result:
+    """The numbers that a run is given now. Raises UserError: why it has none."""
     last = run.records[-1] if run.records else {}
     if failure := read_failure(run.path):
         raise UserError(failure.reason)
