@@ -88,8 +88,10 @@ def sweep(
 def _numbers(trial: "Trial") -> str:
     """The numbers of a run that has ended."""
     from toytrans.evaluation import PARTS
+    from toytrans.sweeps.measure import read_results
 
-    ((measure, result),) = trial.results().items()
+    (measure,) = trial.measures
+    result = read_results(trial.path)[measure]
     values = {part: result.number("exact_match", part)[0] for part in PARTS}
     matches = ", ".join(f"{PARTS[p]} {share(v)}" for p, v in values.items() if v is not None)
     seconds, _ = result.number("seconds")

@@ -37,7 +37,7 @@ from pydantic import BaseModel, ConfigDict
 from toytrans.config.schema import Config, Paths
 from toytrans.errors import UserError, how_to_install, ran_out_of_memory, shortened
 from toytrans.files import Unreadable, json_text, read_json, write_json
-from toytrans.sweeps.measure import Measure, Result, measure_run, read_results
+from toytrans.sweeps.measure import Measure, measure_run, read_results
 from toytrans.training import devices
 from toytrans.training.devices import usable_cores
 from toytrans.training.run import METRICS, RunFolder, is_locked
@@ -65,15 +65,13 @@ class Trial(NamedTuple):
     about: Mapping[str, str] = {}
     checkpoint: Literal["best", "last"] = "best"
 
-    def results(self) -> dict[Measure, Result]:
-        """What its measures have given so far. Raises UserError."""
-        found = read_results(self.path)
-        return {measure: found[measure] for measure in self.measures if measure in found}
-
     def is_done(self) -> bool:
-        """Whether nothing is left to do: it has its numbers, or would fail again."""
+        """Whether nothing is left to do: it has its numbers, or would fail again. Raises
+        UserError."""
         failure = read_failure(self.path)
-        return self.results().keys() == set(self.measures) or bool(failure and failure.final)
+        return set(self.measures) <= read_results(self.path).keys() or bool(
+            failure and failure.final
+        )
 
     def share_done(self) -> float:
         """The proportion of its training that is done."""
