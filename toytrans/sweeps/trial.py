@@ -26,6 +26,7 @@ import threading
 import time
 import traceback
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
+from importlib.util import find_spec
 from multiprocessing.connection import wait
 from pathlib import Path
 from types import ModuleType
@@ -273,12 +274,8 @@ def _end_with_parent() -> None:
 
 def check_ray() -> None:
     """Raise UserError where Ray is not installed."""
-    try:
-        import ray  # noqa: F401
-    except ImportError:
-        raise UserError(
-            f"--on ray needs Ray, which is not installed; {how_to_install('ray')}"
-        ) from None
+    if find_spec("ray") is None:
+        raise UserError(f"--on ray needs Ray, which is not installed; {how_to_install('ray')}")
 
 
 def run_on_ray(trials: Sequence[Trial], jobs: int | None = None) -> Generator[list[Ended]]:
@@ -319,7 +316,6 @@ def _connected() -> Iterator[Any]:
     long as the block lasts. Raises UserError."""
     os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")  # else it warns of a change
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
-    check_ray()
     import ray
 
     if ray.is_initialized():
