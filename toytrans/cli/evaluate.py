@@ -96,8 +96,9 @@ def evaluate(
         raise UserError(f"{len(pairs)} times --pairs: give a file of pairs, or sources and targets")
     check_new(csv)
     check_plot(plot)
+    from toytrans.sweeps.comparison import of_one
     from toytrans.sweeps.measure import of_lengths, result_of
-    from toytrans.training.run import is_run
+    from toytrans.training.run import RunFolder, is_run
 
     wanted = of_lengths(span, examples).model_copy(update={"decode": decode, "side": length_of})
     files = None if not pairs else (pairs[0], pairs[1]) if pairs[1:] else pairs[0]
@@ -111,7 +112,7 @@ def evaluate(
     named = list({os.path.abspath(path): path for path in paths or [newest()]}.values())
     alone = len(named) == 1 and is_run(named[0])
     if alone:
-        compared = _alone(named[0], metric, wanted, take)
+        compared = of_one(RunFolder.open(named[0]), take(named[0], wanted), metric)
     else:
         how = f"beam {beam}, " * (beam > 1) + f"checkpoint {checkpoint}, " * (checkpoint != "best")
         about = f"{how}{'given' if files else split} pairs"
@@ -137,15 +138,6 @@ def _measured(
             bar.show(bar.done + count / total, str(run.path))
 
         return run.measure(pairs_of, wanted.selection, wanted.decode, beam, follow)
-
-
-def _alone(path: Path, metric: Metric, wanted: "Measure", take: "Take") -> "Comparison":
-    """One run, as a comparison has it."""
-    from toytrans.sweeps.comparison import Comparison, Member, group
-    from toytrans.training.run import RunFolder
-
-    member = Member(path, RunFolder.open(path).config, take(path, wanted))
-    return Comparison(wanted, metric, "", group([member]))
 
 
 def _beside(

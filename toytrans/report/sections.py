@@ -27,7 +27,7 @@ from toytrans.model.build import as_transformer
 from toytrans.model.initialisation import count_parameters
 from toytrans.report import charts
 from toytrans.report.page import Block, Cell, Grid, Section, html
-from toytrans.sweeps.comparison import Comparison, Member, compare, group, runs_of
+from toytrans.sweeps.comparison import compare, of_one, runs_of
 from toytrans.sweeps.measure import Measure, Result, measured, of_lengths
 from toytrans.training.faults import objective_of
 from toytrans.training.run import METRICS, NOT_MEASURED, Run, RunFolder, state_of
@@ -177,9 +177,7 @@ def _beside(views: Sequence[View], follow: Follow) -> Section:
 
 def _lengths(run: Run) -> Section:
     """Exact match of one run."""
-    measure = of_lengths(pairs=EVALUATED)
-    scores, result = measured(run, measure)
-    compared = Comparison(measure, "exact_match", "", group([Member(run.path, run.config, result)]))
+    scores, result = measured(run, of_lengths(pairs=EVALUATED))
     low, high = scores.train_length
     text = (
         f"Trained on lengths {low} to {high}. Each output is decoded greedily and counts if it "
@@ -187,7 +185,7 @@ def _lengths(run: Run) -> Section:
     )
     shown = scores.table()
     table = Grid(shown.headings, shown.rows)
-    svg = charts.inline(LENGTHS, compared.picture("", "svg"))
+    svg = charts.inline(LENGTHS, of_one(run, result).picture("", "svg"))
     return Section("lengths", LENGTHS, text=text, charts={LENGTHS: svg}, table=table)
 
 

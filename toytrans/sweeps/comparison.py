@@ -555,6 +555,11 @@ def compare(
     return Comparison(measure, metric, about, group(members), unread)
 
 
+def of_one(run: RunFolder, result: Result, metric: Metric = "exact_match") -> Comparison:
+    """One run, as a comparison has it."""
+    return Comparison(result.measure, metric, "", group([Member(run.path, run.config, result)]))
+
+
 def _taken(run: RunFolder, measure: Measure, take: Take | None) -> Result:
     """The numbers that a run is given now. Raises UserError: why it has none."""
     last = run.records[-1] if run.records else {}
