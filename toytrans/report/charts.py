@@ -80,6 +80,7 @@ def _chart(title: str, draw: Callable[["Axes"], None]) -> Markup:
 
 
 def inline(title: str, picture: bytes) -> Markup:
-    """An SVG for a page. Screen readers read its title."""
-    _, tag, rest = picture.decode().partition("<svg")
+    """An SVG for a page, its control characters shown. Screen readers read its title."""
+    shown = "\n".join(map(printable, picture.decode().split("\n")))
+    _, tag, rest = shown.partition("<svg")
     return Markup(f'{tag} role="img" aria-label="{escape(title)}"{rest}')
