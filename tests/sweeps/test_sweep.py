@@ -309,10 +309,15 @@ def test_a_bug_in_a_run_ends_the_sweep_as_any_other_bug(trained, monkeypatch, co
         ("sweep.json", '{"measures": 3}', (2, 2)),
         ("failed.json", "{", (0, 0)),
         ("eval.json", '{"measures": 3}', (2, 0)),
+        ("eval.json", "1e15", (2, 0)),
     ],
 )
 def test_a_spoiled_file_ends_in_one_line(name, text, codes, trained, command: Command):
+    """Also where only a share is no share."""
     folder = SWEEP if name == "sweep.json" else trained.trials[0].path
+    if not text.startswith("{"):
+        share = r'("exact_match_free_running",\s+)[\d.]+'
+        text = re.sub(share, rf"\g<1>{text}", (folder / name).read_text(), count=1)
     (folder / name).write_text(text)
     for words, code in zip((AGAIN, ("eval", str(SWEEP))), codes, strict=True):
         answer = command(*words)

@@ -9,9 +9,9 @@ import math
 from collections.abc import Iterable
 from functools import cached_property
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, Self
 
-from pydantic import BaseModel, ConfigDict, Field, RootModel
+from pydantic import BaseModel, ConfigDict, Field, RootModel, model_validator
 
 from toytrans import user_code
 from toytrans.config.names import Metric
@@ -142,6 +142,13 @@ class Result(BaseModel):
     train_length: tuple[Count, Count]
     difference: Annotated[float, Field(ge=-1, le=1)]
     rows: list[Row]
+
+    @model_validator(mode="after")
+    def _holds_shares(self) -> Self:
+        shares = [row[4] for row in self.rows if row[3].startswith(("exact", "token"))]
+        if not shares or any(value is None or value > 1 for value in shares):
+            raise ValueError("a share is from 0 to 1")
+        return self
 
     @cached_property
     def numbers(self) -> dict[tuple[Place, str], tuple[float | None, int]]:
