@@ -33,6 +33,7 @@ from toytrans.errors import UserError
 from toytrans.files import (
     csv_bytes,
     disk_errors,
+    drafts_in,
     json_text,
     write_file,
     write_json,
@@ -190,9 +191,10 @@ def plan(
 
 def check_folder(folder: Path) -> None:
     """Raise UserError unless a folder is free for a sweep, or holds one."""
-    is_free = not folder.exists() or (folder.is_dir() and not any(folder.iterdir()))
-    if not is_free and read_sweep(folder) is None:
-        raise UserError(f"{folder}: not a sweep, so it is left alone; name another folder")
+    if folder.exists() and read_sweep(folder) is None:
+        inside = set(folder.iterdir()) if folder.is_dir() else {folder}
+        if inside - set(drafts_in(folder)):  # of a sweep that was killed as it began
+            raise UserError(f"{folder}: not a sweep, so it is left alone; name another folder")
 
 
 def read_grid(sets: Sequence[str]) -> dict[str, list[str]]:
