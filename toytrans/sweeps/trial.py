@@ -127,9 +127,10 @@ def read_failure(run: Path) -> Failure | None:
 
 def failed(trial: Trial, reason: str, *, final: bool = False, traceback: str = "") -> Failure:
     """Write why a trial failed. A full disk stops no sweep."""
-    reason = reason.removeprefix(f"{trial.path}: ")  # it is shown beside it
-    reason = shortened(reason.encode(errors="backslashreplace").decode())
-    failure = Failure(reason=reason, final=final, traceback=traceback)
+    texts = {"reason": reason.removeprefix(f"{trial.path}: "), "traceback": traceback}
+    for name, text in texts.items():  # of a path that is no UTF-8, escape codes
+        texts[name] = shortened(text.encode(errors="backslashreplace").decode())
+    failure = Failure(final=final, **texts)
     with contextlib.suppress(OSError, UserError):
         trial.path.mkdir(parents=True, exist_ok=True)
         write_json(trial.path / FAILED, failure.model_dump())
@@ -329,7 +330,8 @@ def _connected() -> Iterator[Any]:
     finally:
         signal.signal(signal.SIGTERM, handler)
     try:
-        yield ray
+        with open(os.devnull, "w") as null, contextlib.redirect_stdout(null):
+            yield ray  # a thread of Ray's prints to standard output which nodes it has lost
     finally:
         ray.shutdown()
 
