@@ -22,7 +22,6 @@ from toytrans.model.initialisation import count_parameters
 from toytrans.sweeps import comparison
 from toytrans.sweeps.measure import of_lengths
 from toytrans.sweeps.sweep import SWEEPS, plan, write
-from toytrans.sweeps.trial import check_ray
 from toytrans.training import run as training_run
 from toytrans.training.devices import tuned
 from toytrans.training.run import Record, RunFolder
@@ -251,8 +250,6 @@ def sweep(
         raise UserError("seeds: none; give whole numbers from 0, say range(10)")
     for seed in known or ():
         _check_whole(0, seed=seed)
-    if on == "ray":
-        check_ray()
 
     def with_changes(texts: Sequence[str]) -> Config:
         tree = _tree_of(config)
@@ -266,10 +263,9 @@ def sweep(
         [f"{key}={','.join(map(_as_yaml, values))}" for key, values in (grid or {}).items()],
         known,
         of_lengths(_checked_lengths(lengths), examples),
-        here=on == "local",
+        on=on,
     )
-    for sentence in planned.beginning():
-        logger.info(sentence)
+    logger.info(planned.beginning())
     with contextlib.closing(planned.train(jobs, on)) as rounds:
         for trial, failure in chain.from_iterable(rounds):
             logger.info("%s: %s", trial.path, failure.reason if failure else "done")

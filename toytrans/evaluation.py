@@ -25,7 +25,7 @@ from toytrans.config.names import fault_remark
 from toytrans.data.batches import Batch, evaluation_batches
 from toytrans.data.open import first_of_each
 from toytrans.data.pairs import DataFacts, Pairs, Side, pad_rows
-from toytrans.html import html_table
+from toytrans.html import Shown
 from toytrans.model.decoding import search
 from toytrans.model.seq2seq import Seq2Seq
 from toytrans.tokens import EOS_ID, PAD_ID
@@ -133,12 +133,10 @@ class Scores:
     def parts(self) -> dict[str, Summary]:
         """Summaries of the lengths below, in and beyond the training lengths. A part without pairs
         is absent."""
-        found = dict[str, Summary]()
-        for part in PARTS:
-            lengths = [n for n in self.lengths if part_of(n, self.train_length) == part]
-            if lengths:
-                found[part] = self.summary(lengths[0], lengths[-1])
-        return found
+        low, high = self.train_length
+        ends = {"below": (0, low - 1), "in_range": (low, high), "beyond": (high + 1, None)}
+        summaries = {part: self.summary(*ends[part]) for part in PARTS}
+        return {part: summary for part, summary in summaries.items() if summary["examples"]}
 
     def labelled(self) -> list[tuple[str, Summary]]:
         """The parts by label, and all of them together if there are several."""
@@ -153,39 +151,36 @@ class Scores:
         measured = {"length_of": self.side, "train_length": list(self.train_length)}
         return self.about | measured | self.summary() | self.parts() | {"by_length": rows}
 
-    def __repr__(self) -> str:
-        lines = [self._title()]
-        for label, summary in self.labelled():
-            cells = [f"{name} {cell}" for name, cell in _cells(summary).items()]
-            lines.append(f"  {label}: {', '.join(cells)}")
-        return "\n".join(lines)
-
-    def _repr_html_(self) -> str:
+    def table(self) -> Shown:
+        """The parts, and every span of lengths."""
         rows = self.labelled()
         for low, high, _ in spans(self.lengths, self.train_length):
             label = f"{low} to {high}" if low < high else f"length {low}"
             rows.append((label, self.summary(low, high)))
-        cells = [(label, list(_cells(summary).values())) for label, summary in rows]
-        return html_table(self._title(), list(_cells(rows[0][1])), cells)
+        title = "scores"
+        if of := self.about:
+            remark = "; ".join(
+                filter(None, (f"step {of['checkpoint']}", fault_remark(of["fault"])))
+            )
+            title = f"{of['run']}, {remark}: {of['split']}"
+        cells = [[label, *(form.format(**row) for form in SHOWN.values())] for label, row in rows]
+        return Shown(title, [""], list(SHOWN), rows=cells)
 
-    def _title(self) -> str:
-        """The run, its step and fault, and the pairs."""
-        of = self.about
-        if not of:
-            return "scores"
-        remark = fault_remark(of["fault"])
-        return f"{of['run']}, step {of['checkpoint']}{remark and f'; {remark}'}: {of['split']}"
+    def __repr__(self) -> str:
+        return str(self.table())
+
+    def _repr_html_(self) -> str:
+        return self.table().html()
 
 
-def _cells(summary: Summary) -> dict[str, str]:
-    """What a table shows, by its headings."""
-    return {
-        "pairs": f"{summary['examples']:,}",
-        "free-running exact match": f"{summary['exact_match']:.3f}",
-        "95%": f"{summary['low']:.3f}..{summary['high']:.3f}",
-        "token accuracy": f"{summary['token_accuracy']:.3f}",
-        "loss": f"{summary['loss']:.4f}",
-    }
+SHOWN = {
+    "pairs": "{examples:,}",
+    "free-running exact match": "{exact_match:.3f}",
+    "95%": "{low:.3f}..{high:.3f}",
+    "token accuracy": "{token_accuracy:.3f}",
+    "loss": "{loss:.4f}",
+}
+"""What a table shows of a summary, by its headings."""
 
 
 def _share(part: float, whole: int) -> float:

@@ -1,5 +1,6 @@
 """Pictures in one style, drawn by matplotlib, which the extra `plot` installs."""
 
+import warnings
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from io import BytesIO
 from typing import TYPE_CHECKING, Any
@@ -37,7 +38,8 @@ def drawn(
     """What `draw` draws in a figure, as png or svg. Raises UserError without matplotlib.
 
     The same drawing gives the same bytes. Text of an SVG stays text, which can be searched and read
-    out. settings: of matplotlib, with `_` for the dots in their names.
+    out; a reader's font may have letters that ours lacks. settings: of matplotlib, with `_` for the
+    dots in their names.
     """
     check_matplotlib()
     import matplotlib.style
@@ -45,7 +47,8 @@ def drawn(
 
     ours = {"text.parse_math": False, "svg.fonttype": "none", "svg.hashsalt": "toytrans"}
     ours |= {name.replace("_", "."): value for name, value in settings.items()}
-    with matplotlib.style.context(["default", ours]):
+    quiet = warnings.catch_warnings(action="ignore")
+    with quiet, matplotlib.style.context(["default", ours]):
         figure = Figure(inches, layout="constrained")
         draw(figure)
         picture = BytesIO()

@@ -1,4 +1,5 @@
-"""Tables in HTML, for notebooks. Colours come with their own text colour, for dark themes."""
+"""Tables as lines of text, and in HTML, for notebooks. Colours come with their own text colour, for
+dark themes."""
 
 from collections.abc import Iterable, Sequence
 from html import escape
@@ -11,6 +12,37 @@ class Cell(NamedTuple):
     text: str
     hint: str = ""
     colour: str = ""
+
+
+class Shown(NamedTuple):
+    """A table of text. names, numbers, last: the headings of its columns; one without rows is its
+    title alone."""
+
+    title: str
+    names: Sequence[str] = ()
+    numbers: Sequence[str] = ()
+    last: str = ""
+    rows: Sequence[Sequence[str]] = ()
+
+    @property
+    def headings(self) -> list[str]:
+        """Those of all columns."""
+        return [*self.names, *self.numbers, *[self.last] * bool(self.last)]
+
+    def __str__(self) -> str:
+        if not self.rows:
+            return self.title
+        every = [self.headings, *self.rows]
+        widths = [max(map(len, column)) for column in zip(*every, strict=True)]
+        lines = ["  " + "  ".join(map(str.rjust, row, widths)) for row in every]
+        return "\n".join([self.title, *lines])
+
+    def html(self) -> str:
+        """As a notebook shows it."""
+        if not self.rows:
+            return f"<p>{escape(self.title)}</p>"
+        rows = [(row[0], row[1:]) for row in self.rows]
+        return html_table(self.title, self.headings[1:], rows)
 
 
 def html_table(

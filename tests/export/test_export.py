@@ -55,7 +55,7 @@ def run_of(scheme: str, **model: object) -> Run:
 def assert_equal_tokens(run: Run, name: ExportFormat, path: Path, longest: int = 12):
     """An export decodes the tokens of its run, and these are no trivial ones."""
     sources = export.random_sources(run, 20, longest)
-    pairs = export.compare(run, export.decoder_of(name, path), sources)
+    pairs = export.compare(run, name, path, sources)
     assert [ours for ours, _ in pairs] == [theirs for _, theirs in pairs]
     assert len({tuple(ours) for ours, _ in pairs}) > 5
 
@@ -93,8 +93,7 @@ def test_distances_past_the_last_bucket(tmp_path: Path):
     run = run_of("t5")
     export.export(run, "ctranslate2", tmp_path / "t5")
     source = [*(3 + (i * 7) % 12 for i in range(150)), 2]
-    decode = export.decoder_of("ctranslate2", tmp_path / "t5")
-    (ours, theirs), *_ = export.compare(run, decode, [source])
+    ((ours, theirs),) = export.compare(run, "ctranslate2", tmp_path / "t5", [source])
     assert ours == theirs
 
 
@@ -178,9 +177,9 @@ def test_the_command_says_what_it_checked_and_writes_nothing_else(folder: Path, 
 
 def test_onnx_reads_any_number_of_rows_and_places(folder: Path):
     run = toytrans.load("reverse", device="cpu")
-    decode = export.decoder_of("onnx", Path("reverse-onnx"))
     for rows, longest in ((1, 1), (7, 30)):
-        pairs = export.compare(run, decode, [[1, *[5] * (longest - r), 2] for r in range(rows)])
+        sources = [[1, *[5] * (longest - r), 2] for r in range(rows)]
+        pairs = export.compare(run, "onnx", Path("reverse-onnx"), sources)
         assert [ours for ours, _ in pairs] == [theirs for _, theirs in pairs]
 
 

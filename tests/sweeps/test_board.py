@@ -167,7 +167,7 @@ def test_a_board_trains_writes_its_table_and_is_not_trained_twice(tiny, command:
     assert values("control", "long", "loss")[0][1] == "5"
     assert len(printed("ours alone")) == 1 and not values("control", "ours alone", "loss")
     again = command("board", "tiny")
-    assert "all are finished" in again.err
+    assert "4 runs (4 finished)" in again.err
     assert (
         "copy: free-running exact match, all: test pairs of lengths 1 to 4 (aim 0.5)" in again.out
     )
@@ -178,7 +178,7 @@ def test_a_board_trains_writes_its_table_and_is_not_trained_twice(tiny, command:
     short, long = json.loads((run / "eval.json").read_text())[:2]
     (run / "eval.json").unlink()
     (tiny / "tiny.yaml").write_text(TINY.replace("pairs: 10, decode: 2", "pairs: 20, decode: 3"))
-    assert "copy ours seed 0 from step 20" in command("board", "tiny").err
+    assert "(4 going on)" in command("board", "tiny").err
     changed = json.loads((run / "eval.json").read_text())
     assert changed[0] == short, "measured to the same numbers"
     assert changed[1]["rows"] != long["rows"]

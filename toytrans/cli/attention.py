@@ -1,6 +1,5 @@
 """`toytrans attention`: what every head looks at in a translation, and what each head does."""
 
-import warnings
 from collections.abc import Iterator
 from itertools import groupby
 from pathlib import Path
@@ -234,7 +233,5 @@ def _drawn(path: Path, maps: "AttentionMaps") -> bytes:
                 axes.set_title(title, fontsize=6)
             part.colorbar(image, ax=grid, fraction=0.02, label="weight; grey: masked")
 
-    with warnings.catch_warnings():
-        warnings.filterwarnings("ignore", "Glyph .* missing from")  # an .svg shows them
-        inches = heads * (side + 0.5) + 1.2, height + 0.4
-        return drawn(inches, draw, path.suffix[1:].lower())
+    inches = heads * (side + 0.5) + 1.2, height + 0.4
+    return drawn(inches, draw, path.suffix[1:].lower())

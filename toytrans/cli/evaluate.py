@@ -96,8 +96,9 @@ def evaluate(
         raise UserError(f"{len(pairs)} times --pairs: give a file of pairs, or sources and targets")
     check_new(csv)
     check_plot(plot)
+    from toytrans.sweeps.comparison import of_one
     from toytrans.sweeps.measure import of_lengths, result_of
-    from toytrans.training.run import is_run
+    from toytrans.training.run import RunFolder, is_run
 
     wanted = of_lengths(span, examples).model_copy(update={"decode": decode, "side": length_of})
     files = None if not pairs else (pairs[0], pairs[1]) if pairs[1:] else pairs[0]
@@ -111,7 +112,7 @@ def evaluate(
     named = list({os.path.abspath(path): path for path in paths or [newest()]}.values())
     alone = len(named) == 1 and is_run(named[0])
     if alone:
-        compared = _alone(named[0], metric, wanted, take)
+        compared = of_one(RunFolder.open(named[0]), take(named[0], wanted), metric)
     else:
         how = f"beam {beam}, " * (beam > 1) + f"checkpoint {checkpoint}, " * (checkpoint != "best")
         about = f"{how}{'given' if files else split} pairs"
@@ -139,15 +140,6 @@ def _measured(
         return run.measure(pairs_of, wanted.selection, wanted.decode, beam, follow)
 
 
-def _alone(path: Path, metric: Metric, wanted: "Measure", take: "Take") -> "Comparison":
-    """One run, as a comparison has it."""
-    from toytrans.sweeps.comparison import Comparison, Member, group
-    from toytrans.training.run import RunFolder
-
-    member = Member(path, RunFolder.open(path).config, take(path, wanted))
-    return Comparison(wanted, metric, "", group([member]))
-
-
 def _beside(
     paths: Sequence[Path], metric: Metric, wanted: "Measure", take: "Take", about: str
 ) -> "Comparison":
@@ -158,7 +150,7 @@ def _beside(
 
     usual = about == "test pairs"  # those that a sweep measures
     asked = None if usual and wanted == Measure(decode=None) else wanted
-    compared = compare(paths, metric, asked, about="" if usual else about, take=take, kept=usual)
+    compared = compare(paths, metric, asked, about="" if usual else about, take=take)
     reasons = set(compared.problems.values())
     if all(member.problem for member in compared.members) and len(reasons) == 1:
         raise UserError(reasons.pop())

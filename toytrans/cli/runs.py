@@ -137,8 +137,8 @@ def report(
 
     The page holds everything it needs and opens in any browser. One run: curves,
     exact match by length, masks, attention at every checkpoint, translations,
-    checks, configuration. Several runs: the same curves together, and how their
-    configs differ.
+    checks, configuration. Several runs: the same curves together, and the tables
+    of eval.
     """
     check_new(out)
     from toytrans.report import sections
@@ -191,7 +191,7 @@ def export(
     training = f"; training is unfinished: {rest}" if rest else ""
     print(printable(f"wrote {path} from {loaded.path}, step {loaded.step}{training}"))
     sources = exports.random_sources(loaded, CHECKED, LONGEST)
-    pairs = exports.compare(loaded, exports.decoder_of(format, path), sources)
+    pairs = exports.compare(loaded, format, path, sources)
     equal = sum(ours == theirs for ours, theirs in pairs)
     print(f"decoded with it: {equal} of {len(pairs)} sequences give the tokens of this run")
     if equal < len(pairs):

@@ -62,17 +62,14 @@ def sweep(
     from toytrans.figures import check_matplotlib
     from toytrans.sweeps.measure import of_lengths
     from toytrans.sweeps.sweep import SWEEPS, plan, write
-    from toytrans.sweeps.trial import check_ray
 
-    if on == "ray":
-        check_ray()
     planned = plan(
         out or SWEEPS / path.stem,
         lambda changes: load_config(path, changes),
         sets or (),
         range(ends[0], ends[1] + 1) if ends else None,
         of_lengths(span, examples),
-        here=on == "local",
+        on=on,
     )
     failures = _follow(planned, _numbers, jobs, on)
     compared = write(planned, metric)
@@ -91,8 +88,10 @@ def sweep(
 def _numbers(trial: "Trial") -> str:
     """The numbers of a run that has ended."""
     from toytrans.evaluation import PARTS
+    from toytrans.sweeps.measure import read_results
 
-    ((measure, result),) = trial.results().items()
+    (measure,) = trial.measures
+    result = read_results(trial.path)[measure]
     values = {part: result.number("exact_match", part)[0] for part in PARTS}
     matches = ", ".join(f"{PARTS[p]} {share(v)}" for p, v in values.items() if v is not None)
     seconds, _ = result.number("seconds")
@@ -171,8 +170,7 @@ def _follow(
     The first signal lets all trainings save and end. A second one ends this process at once; the
     trainings then save by themselves.
     """
-    for sentence in sweep.beginning():
-        note(sentence)
+    note(sweep.beginning())
     running = {trial.path: trial for trial in sweep.waiting()}
     failures: dict[Path, Failure] = {}
     total = len(sweep.trials)

@@ -2,10 +2,11 @@
 
 Each format is a module to_NAME, which has
     write(run, path): writes the file, or the folder
-    decoder(path): decodes with it in its runtime
+    decode(path, src, most): decodes with it in its runtime, greedily. src: sources as the encoder
+        reads them; most: tokens of an answer. Answers are ids with EOS, or without it where `most`
+        were not enough. What follows EOS is of no account.
 """
 
-from collections.abc import Callable
 from importlib import import_module
 from importlib.util import find_spec
 from pathlib import Path
@@ -28,10 +29,6 @@ from toytrans.user_code import shown
 
 Rows = list[list[int]]
 """Ragged rows of ids."""
-
-Decoder = Callable[[Rows, int], Rows]
-"""Greedy decoding: sources as the encoder reads them, and the most tokens of an answer -> ids with
-EOS, or without it where that many were not enough. What follows EOS is of no account."""
 
 PLACES = 1024
 """Longest sequence of a format with a table of positions, where the model itself has no limit."""
@@ -112,12 +109,6 @@ def export(run: Run, name: ExportFormat, out: Path) -> None:
         raise UserError(f"{out}: cannot be written ({error.strerror})") from None
 
 
-def decoder_of(name: ExportFormat, path: Path) -> Decoder:
-    """Greedy decoding of an export in its runtime."""
-    made: Decoder = _module(name).decoder(path)
-    return made
-
-
 def _module(name: ExportFormat) -> Any:
     return import_module(f"{__name__}.to_{name}")
 
@@ -156,14 +147,16 @@ def random_sources(run: Run, rows: int, longest: int) -> Rows:
     ]
 
 
-def compare(run: Run, decode: Decoder, src: Rows) -> list[tuple[list[int], list[int]]]:
-    """The tokens of toytrans and of another runtime for each source, EOS included, up to the limit
-    of its length."""
+def compare(
+    run: Run, name: ExportFormat, path: Path, src: Rows
+) -> list[tuple[list[int], list[int]]]:
+    """The tokens of toytrans and of an export in its runtime for each source, EOS included, up to
+    the limit of its length."""
     ids, growth = pad_rows(src)[0], run.facts.target_growth
     limits = token_limits(ids, growth, run.config.model.max_length)
     most = min(int(limits.max()), PLACES - 1)
     ours = search(run.model, ids, target_growth=growth).tokens[:, :most].tolist()
-    both = zip(ours, decode(src, most), limits.tolist(), strict=True)
+    both = zip(ours, _module(name).decode(path, src, most), limits.tolist(), strict=True)
     return [(_ended(our, limit), _ended(their, limit)) for our, their, limit in both]
 
 

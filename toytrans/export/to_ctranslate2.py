@@ -8,7 +8,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from toytrans.export import Decoder, Rows, position_table, token_names
+from toytrans.export import Rows, position_table, token_names
 from toytrans.model.build import as_transformer
 from toytrans.tokens import BOS_ID, EOS_ID, PAD_ID
 from toytrans.training.run import Run
@@ -97,25 +97,21 @@ def _array(values: Tensor) -> Any:
     return values.detach().float().contiguous().numpy()
 
 
-def decoder(path: Path) -> Decoder:
-    """Decodes with `translate_batch`; the sources of a call are one batch."""
+def decode(path: Path, src: Rows, most: int) -> Rows:
+    """Decode with `translate_batch`; the sources of a call are one batch."""
     import ctranslate2
 
     translator = ctranslate2.Translator(str(path), compute_type="float32", intra_threads=1)
     names = json.loads((path / "shared_vocabulary.json").read_text())
     ids = {name: number for number, name in enumerate(names)}
-
-    def decode(src: Rows, most: int) -> Rows:
-        answers = translator.translate_batch(
-            [[names[i] for i in row if i != EOS_ID] for row in src],  # it adds EOS
-            beam_size=1,
-            max_batch_size=len(src),
-            max_input_length=0,
-            max_decoding_length=most,
-            min_decoding_length=0,  # 1 would forbid an empty answer
-            suppress_sequences=[[names[PAD_ID]], [names[BOS_ID]]],
-            return_end_token=True,
-        )
-        return [[ids[name] for name in answer.hypotheses[0]] for answer in answers]
-
-    return decode
+    answers = translator.translate_batch(
+        [[names[i] for i in row if i != EOS_ID] for row in src],  # it adds EOS
+        beam_size=1,
+        max_batch_size=len(src),
+        max_input_length=0,
+        max_decoding_length=most,
+        min_decoding_length=0,  # 1 would forbid an empty answer
+        suppress_sequences=[[names[PAD_ID]], [names[BOS_ID]]],
+        return_end_token=True,
+    )
+    return [[ids[name] for name in answer.hypotheses[0]] for answer in answers]

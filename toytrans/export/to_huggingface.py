@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from toytrans.data.pairs import TARGET_SLACK, pad_rows
-from toytrans.export import Decoder, Rows, position_table, token_names
+from toytrans.export import Rows, position_table, token_names
 from toytrans.model.build import as_transformer
 from toytrans.model.transformer import Transformer
 from toytrans.tokens import BOS_ID, EOS_ID, PAD_ID
@@ -144,19 +144,15 @@ def _tokenizer(names: list[str]) -> Any:
     )
 
 
-def decoder(path: Path) -> Decoder:
-    """Decodes with `generate`; the sources of a call are one padded batch."""
+@torch.inference_mode()
+def decode(path: Path, src: Rows, most: int) -> Rows:
+    """Decode with `generate`; the sources of a call are one padded batch."""
     from transformers import AutoModelForSeq2SeqLM
 
     model = AutoModelForSeq2SeqLM.from_pretrained(path, local_files_only=True)
-
-    @torch.inference_mode()
-    def decode(src: Rows, most: int) -> Rows:
-        ids, _ = pad_rows(src)
-        mask = (ids != PAD_ID).long()
-        tokens = model.generate(
-            ids, attention_mask=mask, do_sample=False, num_beams=1, max_new_tokens=most
-        )
-        return tokens[:, 1:].tolist()
-
-    return decode
+    ids, _ = pad_rows(src)
+    mask = (ids != PAD_ID).long()
+    tokens = model.generate(
+        ids, attention_mask=mask, do_sample=False, num_beams=1, max_new_tokens=most
+    )
+    return tokens[:, 1:].tolist()

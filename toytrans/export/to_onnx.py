@@ -6,11 +6,9 @@ decoder: tgt (B, T), memory (B, S, D), src (B, S) -> logits of the next token (B
 The decoder reads the whole prefix at every step. The graph is that of plain.py.
 """
 
-import contextlib
 import json
 import logging
 import warnings
-from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
@@ -18,7 +16,7 @@ import torch
 from torch import Tensor, nn
 
 from toytrans.data.pairs import pad_rows
-from toytrans.export import Decoder, Rows
+from toytrans.export import Rows
 from toytrans.export.plain import PlainTransformer
 from toytrans.export.to_safetensors import about, weights_of
 from toytrans.tokens import BOS_ID, EOS_ID
@@ -51,9 +49,10 @@ def write(run: Run, path: Path) -> None:
             {"tgt": (tgt, of_tgt), "memory": (model.encode(src), of_src), "src": (src, of_src)},
         ),
     }
-    for name, (output, given) in parts.items():
-        inputs, shapes = zip(*given.values(), strict=True)
-        with _quiet(), torch.no_grad():
+    logging.disable(logging.WARNING)  # remarks on packages and axes that do not matter here
+    with warnings.catch_warnings(action="ignore"), torch.no_grad():
+        for name, (output, given) in parts.items():
+            inputs, shapes = zip(*given.values(), strict=True)
             graph = torch.export.export(_Part(model).eval(), inputs, dynamic_shapes=(shapes,))
             torch.onnx.export(
                 graph,
@@ -64,21 +63,12 @@ def write(run: Run, path: Path) -> None:
                 external_data=False,
                 verbose=False,
             )
+    logging.disable(logging.NOTSET)
     (path / "model.json").write_text(json.dumps(facts, ensure_ascii=False, indent=1) + "\n")
 
 
-@contextlib.contextmanager
-def _quiet() -> Iterator[None]:
-    """Without the exporter's remarks on packages and axes that do not matter here."""
-    logging.disable(logging.WARNING)
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        yield
-    logging.disable(logging.NOTSET)
-
-
-def decoder(path: Path) -> Decoder:
-    """Decodes with onnxruntime."""
+def decode(path: Path, rows: Rows, most: int) -> Rows:
+    """Decode with onnxruntime."""
     import onnxruntime
 
     options = onnxruntime.SessionOptions()
@@ -87,15 +77,11 @@ def decoder(path: Path) -> Decoder:
         onnxruntime.InferenceSession(path / f"{name}.onnx", options)
         for name in ("encoder", "decoder")
     )
-
-    def decode(rows: Rows, most: int) -> Rows:
-        src = pad_rows(rows)[0].numpy()
-        memory = encode.run(None, {"src": src})[0]
-        tgt = np.full((len(src), 1), BOS_ID)
-        while tgt.shape[1] <= most and not (tgt == EOS_ID).any(1).all():
-            logits = step.run(None, {"tgt": tgt, "memory": memory, "src": src})[0]
-            newest = logits[:, EOS_ID:].argmax(-1) + EOS_ID
-            tgt = np.concatenate((tgt, newest[:, None]), 1)
-        return tgt[:, 1:].tolist()
-
-    return decode
+    src = pad_rows(rows)[0].numpy()
+    memory = encode.run(None, {"src": src})[0]
+    tgt = np.full((len(src), 1), BOS_ID)
+    while tgt.shape[1] <= most and not (tgt == EOS_ID).any(1).all():
+        logits = step.run(None, {"tgt": tgt, "memory": memory, "src": src})[0]
+        newest = logits[:, EOS_ID:].argmax(-1) + EOS_ID
+        tgt = np.concatenate((tgt, newest[:, None]), 1)
+    return tgt[:, 1:].tolist()

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from toytrans import __version__
 from toytrans.data.pairs import pad_rows
-from toytrans.export import Decoder, Rows, plain
+from toytrans.export import Rows, plain
 from toytrans.training.run import Run
 
 
@@ -43,11 +43,7 @@ def write(run: Run, path: Path) -> None:
     path.write_bytes(safetensors.torch.save(weights_of(run), metadata))
 
 
-def decoder(path: Path) -> Decoder:
-    """Decodes with plain.py."""
+def decode(path: Path, src: Rows, most: int) -> Rows:
+    """Decode with plain.py."""
     model = plain.load(str(path))
-
-    def decode(src: Rows, most: int) -> Rows:
-        return plain.greedy(model, pad_rows(src)[0], most).tolist()
-
-    return decode
+    return plain.greedy(model, pad_rows(src)[0], most).tolist()

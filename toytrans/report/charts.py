@@ -1,14 +1,12 @@
-"""Curves of the training, and exact match by length, as SVG. Its text can be read out."""
+"""Curves of the training as SVG. Its text can be read out."""
 
-import warnings
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from markupsafe import Markup, escape
 
-from toytrans.evaluation import Scores
-from toytrans.figures import Point, draw_lengths, drawn
+from toytrans.figures import drawn
 from toytrans.inspection.table import printable
 
 if TYPE_CHECKING:
@@ -70,36 +68,19 @@ def _draw_lines(
         axes.legend(frameon=False)
 
 
-def lengths(title: str, runs: Mapping[str, Scores], trained: tuple[int, int] | None) -> Markup:
-    """Free-running exact match with its 95% interval by source length, of some runs by name.
-    trained: the training lengths."""
-    lines = dict[str, list[Point]]()
-    for name, scores in runs.items():
-        every = [(n, scores.summary(n, n)) for n in scores.lengths]
-        lines[printable(name)] = [(n, of["exact_match"], of["low"], of["high"]) for n, of in every]
-
-    def draw(axes: "Axes") -> None:
-        draw_lengths(axes, lines, [trained] if trained else [])
-        if len(lines) > 1:
-            axes.legend(frameon=False)
-        label = "free-running exact match"
-        axes.set(xlabel="source length in symbols", ylabel=label, ylim=(-0.02, 1.02))
-
-    return _chart(title, draw, (11, 3))
-
-
-def _chart(
-    title: str, draw: Callable[["Axes"], None], inches: tuple[float, float] = (6, 2.6)
-) -> Markup:
-    """An SVG whose title is read by screen readers. Raises UserError without matplotlib."""
+def _chart(title: str, draw: Callable[["Axes"], None]) -> Markup:
+    """A chart as it stands on a page. Raises UserError without matplotlib."""
 
     def fill(figure: "Figure") -> None:
         axes = figure.subplots()
         axes.spines[["top", "right"]].set_visible(False)
         draw(axes)
 
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # of letters that its font lacks; the reader's has them
-        picture = drawn(inches, fill, svg_hashsalt=title, font_size=9).decode()
-    _, tag, rest = picture.partition("<svg")
+    return inline(title, drawn((6, 2.6), fill, svg_hashsalt=title, font_size=9))
+
+
+def inline(title: str, picture: bytes) -> Markup:
+    """An SVG for a page, its control characters shown. Screen readers read its title."""
+    shown = "\n".join(map(printable, picture.decode().split("\n")))
+    _, tag, rest = shown.partition("<svg")
     return Markup(f'{tag} role="img" aria-label="{escape(title)}"{rest}')

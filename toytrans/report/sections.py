@@ -18,7 +18,7 @@ from toytrans.data.open import Selection, pairs_of_split
 from toytrans.doctor.findings import examine
 from toytrans.doctor.record import read_snapshot
 from toytrans.errors import UserError, listed
-from toytrans.evaluation import PARTS, Scores, spans, translate
+from toytrans.evaluation import translate
 from toytrans.inspection import heads
 from toytrans.inspection.heads import AttentionMaps, few, maps_of, validation_pairs
 from toytrans.inspection.shown import ATTENTIONS, InspectedBatch
@@ -27,12 +27,15 @@ from toytrans.model.build import as_transformer
 from toytrans.model.initialisation import count_parameters
 from toytrans.report import charts
 from toytrans.report.page import Block, Cell, Grid, Section, html
-from toytrans.sweeps.comparison import runs_of
+from toytrans.sweeps.comparison import compare, of_one, runs_of
+from toytrans.sweeps.measure import Measure, Result, measured, of_lengths
 from toytrans.training.faults import objective_of
-from toytrans.training.run import METRICS, NOT_MEASURED, Record, Run, RunFolder, state_of
+from toytrans.training.run import METRICS, NOT_MEASURED, Run, RunFolder, state_of
 
 EVALUATED = 1000
-"""Test pairs that are measured."""
+"""Pairs that are measured of a run that is shown alone."""
+
+LENGTHS = "Exact match by length"
 
 TRANSLATED, SHOWN = 200, 15
 """Test pairs that are translated, and how many are shown; wrong ones first."""
@@ -52,7 +55,6 @@ class View(NamedTuple):
 
     path: Path
     folder: RunFolder | None
-    records: list[Record]
     run: Run | None
     problem: str
 
@@ -69,48 +71,32 @@ def views_of(paths: Sequence[Path]) -> list[View]:
 
 
 def _view_of(path: Path) -> View:
-    folder, records, run, problems = None, list[Record](), None, []
+    folder, run, problems = None, None, []
     try:
-        folder = RunFolder.open(path)
-        records = folder.records
-        if folder.damaged_lines:
-            lines = f"lines that hold no record: {folder.damaged_lines}"
+        opened = RunFolder.open(path)
+        if opened.damaged_lines:
+            lines = f"lines that hold no record: {opened.damaged_lines}"
             problems.append(f"{path / METRICS}: {lines}")
+        folder = opened
         run = folder.load("best", "cpu")
     except UserError as error:
         problems.append(str(error))
-    return View(path, folder, records, run, "\n".join(problems))
+    return View(path, folder, run, "\n".join(problems))
 
 
 def sections_of(views: Sequence[View], follow: Follow) -> Iterator[Section]:
     """Every part of the page of one run, or of several beside each other, in order."""
-    several = len(views) > 1
     named = {view.name: view for view in views}
     if len(named) < len(views):
         named = {str(view.path): view for view in views}
-    results, missing = {}, dict[str, list[str]]()
-    for name, view in named.items():
-        follow(f"exact match of {name}")
-        problem = view.problem
-        if view.run is not None:
-            try:
-                results[name] = view.run.measure("test", Selection(examples=EVALUATED))
-            except UserError as error:
-                problem = str(error)
-        for line in problem.splitlines():
-            missing.setdefault(line, []).append(name)
-    lines = [f"{listed(names)}: " * several + line for line, names in missing.items()]
-    yield _summary(named, results, "\n".join(lines))
-    if recorded := {name: view.records for name, view in named.items() if view.records}:
-        yield Section("curves", "Training", charts=charts.curves(recorded))
-    if results:
-        yield _lengths(results)
-    if not several:
+    yield _summary(named)
+    recorded = {name: view.folder.records for name, view in named.items() if view.folder}
+    if curves := charts.curves(recorded):
+        yield Section("curves", "Training", charts=curves)
+    if len(views) > 1:
+        yield _beside(views, follow)
+    else:
         yield from _inside(views[0], follow)
-    yield _config(named)
-    if not several and (folder := views[0].folder) and folder.environment:
-        rows = [(key, _text(value)) for key, value in folder.environment.items()]
-        yield Section("environment", "Environment", table=Grid((), rows, "facts"))
 
 
 def _inside(view: View, follow: Follow) -> Iterator[Section]:
@@ -118,6 +104,7 @@ def _inside(view: View, follow: Follow) -> Iterator[Section]:
     parts: list[tuple[str, str, Callable[[], Section]]] = []
     if (run := view.run) is not None:
         parts = [
+            ("lengths", LENGTHS, lambda: _lengths(run)),
             ("masks", "Masks", lambda: masks(inspected_of_run(run))),
             ("attention", "Attention", lambda: attention_of(maps_of(run))),
             ("translations", "Translations", lambda: _translations(run)),
@@ -131,68 +118,75 @@ def _inside(view: View, follow: Follow) -> Iterator[Section]:
             yield make()
         except UserError as error:
             yield Section(name, title, missing=str(error))
+    if view.folder is not None:
+        yield _config(view.folder)
+        rows = [(key, _text(value)) for key, value in view.folder.environment.items()]
+        yield Section("environment", "Environment", table=Grid((), rows, "facts"))
 
 
-def _summary(views: dict[str, View], results: dict[str, Scores], missing: str) -> Section:
-    """What each run is and how good it is."""
-    there = {part for scores in results.values() for part in scores.parts()}
-    rows = {}
+def _summary(views: dict[str, View]) -> Section:
+    """What each run is."""
+    rows, missing = {}, dict[str, list[str]]()
     for name, view in views.items():
-        scores, config, run = results.get(name), view.folder and view.folder.config, view.run
+        config, state = view.folder and view.folder.config, state_of(view.path)
         fault = fault_remark(config.fault) if config else ""
-        facts = {"run": name, "state": "; ".join(filter(None, (str(state_of(view.path)), fault)))}
-        facts["step"] = f"{run.step:,}" if run else ""
-        for part in PARTS:
-            if part in there:
-                found = scores.parts().get(part) if scores else None
-                match = f"{found['exact_match']:.4f}" if found else NOT_MEASURED
-                facts[f"free-running exact match, {PARTS[part]}"] = match
-        facts["loss"] = f"{scores.summary()['loss']:.4f}" if scores else NOT_MEASURED
-        matches = ((r.get("valid_exact_match"), -r["step"]) for r in view.records)
-        known = [(match, step) for match, step in matches if match is not None]
-        best = f"{max(known)[0]:.4f} at step {-max(known)[1]:,}" if known else NOT_MEASURED
-        seconds = view.records[-1].get("elapsed_s") if view.records else None
-        facts["best on validation"] = best
-        facts["training time"] = NOT_MEASURED if seconds is None else f"{seconds:.1f} s"
-        facts["seed"] = str(config.seed) if config else ""
-        facts["parameters"] = f"{count_parameters(run.model):,}" if run else ""
-        facts["task"] = Path(config.data.task or "files").name if config else ""
-        rows[name] = facts
-    first, *rest = rows.values()
-    if not rest:
-        return Section(
-            "summary", "Summary", table=Grid((), first.items(), "facts"), missing=missing
-        )
+        records = view.folder.records if view.folder else []
+        seconds = records[-1].get("elapsed_s") if records else None
+        best = state.exact_match
+        rows[name] = {
+            "run": name,
+            "state": "; ".join(filter(None, (str(state), fault))),
+            "step": f"{view.run.step:,}" if view.run else "",
+            "best on validation": NOT_MEASURED if best is None else f"{best:.4f}",
+            "training time": NOT_MEASURED if seconds is None else f"{seconds:.1f} s",
+            "seed": str(config.seed) if config else "",
+            "parameters": f"{count_parameters(view.run.model):,}" if view.run else "",
+            "task": Path(config.data.task or "files").name if config else "",
+        }
+        for line in view.problem.splitlines():
+            missing.setdefault(line, []).append(name)
+    first, *_ = rows.values()
+    if len(rows) == 1:
+        table = Grid((), first.items(), "facts")
+        return Section("summary", "Summary", table=table, missing="\n".join(missing))
+    lines = [f"{listed(names)}: {line}" for line, names in missing.items()]
     text = "The buttons in the headings sort the table."
     table = Grid(list(first), [list(row.values()) for row in rows.values()], "data sortable")
-    return Section("summary", "Runs", text=text, table=table, missing=missing)
+    return Section("summary", "Runs", text=text, table=table, missing="\n".join(lines))
 
 
-def _lengths(results: dict[str, Scores]) -> Section:
-    several = len(results) > 1
-    summaries = {
-        f"{name}, {label}" if several else label: summary
-        for name, scores in results.items()
-        for label, summary in scores.labelled()
-    }
-    for scores in [] if several else results.values():
-        for low, high, _ in spans(scores.lengths, scores.train_length):
-            label = f"{low} to {high}" if low < high else f"length {low}"
-            summaries[label] = scores.summary(low, high)
-    cells = ("{decoded:,}", "{exact_match:.4f}", "{low:.3f} to {high:.3f}", "{loss:.4f}")
-    rows = [[label, *(cell.format(**of) for cell in cells)] for label, of in summaries.items()]
-    heads = ["test pairs", "number", "free-running exact match", "95% interval", "loss"]
+def _beside(views: Sequence[View], follow: Follow) -> Section:
+    """Runs grouped by config, as `toytrans eval` compares them."""
+    runs = {view.path: view.run for view in views}
+
+    def take(path: Path, measure: Measure) -> Result:
+        follow(f"exact match of {path}")
+        run = runs[path] or RunFolder.open(path).load("best", "cpu")
+        return measured(run, measure)[1]
+
+    compared = compare(list(runs), take=take)
+    blocks = []
+    for shown in compared.tables():
+        if shown.rows:
+            blocks.append(Block([Grid(shown.headings, shown.rows)], shown.title))
+        else:
+            blocks.append(Block((), below=[shown.title]))
+    svg = charts.inline(LENGTHS, compared.picture("", "svg"))
+    return Section("lengths", LENGTHS, charts={LENGTHS: svg}, blocks=blocks)
+
+
+def _lengths(run: Run) -> Section:
+    """Exact match of one run."""
+    scores, result = measured(run, of_lengths(pairs=EVALUATED))
+    low, high = scores.train_length
     text = (
-        "Measured are the test pairs of each run's own config. Each output is decoded greedily and "
-        "counts if it equals its target to the end."
+        f"Trained on lengths {low} to {high}. Each output is decoded greedily and counts if it "
+        "equals its target to the end."
     )
-    ranges = {scores.train_length for scores in results.values()}
-    trained = ranges.pop() if len(ranges) == 1 else None
-    if trained:
-        text = f"Trained on lengths {trained[0]} to {trained[1]}. {text}"
-    title = "Exact match by length"
-    svg = charts.lengths(title, results, trained)
-    return Section("lengths", title, text=text, charts={title: svg}, table=Grid(heads, rows))
+    shown = scores.table()
+    table = Grid(shown.headings, shown.rows)
+    svg = charts.inline(LENGTHS, of_one(run, result).picture("", "svg"))
+    return Section("lengths", LENGTHS, text=text, charts={LENGTHS: svg}, table=table)
 
 
 def _translations(run: Run) -> Section:
@@ -230,25 +224,14 @@ def _diagnosis(path: Path) -> Section:
     return Section("doctor", "Diagnosis", text=text, table=table)
 
 
-def _config(views: dict[str, View]) -> Section:
-    """Every key of one run; of several, the keys whose values differ."""
-    configs = {
-        name: {key: rest for key, *rest in compared_with_defaults(view.folder.config)}
-        for name, view in views.items()
-        if view.folder is not None
-    }
+def _config(folder: RunFolder) -> Section:
+    """Every key; values that are no defaults stand out."""
     rows = []
-    for key in dict.fromkeys(key for config in configs.values() for key in config):
-        found = [config.get(key, [None, None]) for config in configs.values()]
-        values = [_text(value) for value, _ in found]
-        if len(views) == 1 or len(set(values)) > 1:
-            default = _text(found[0][1])
-            looks = ["" if value == default else "differs" for value in values]
-            rows.append([key, *map(Cell, values, looks), default])
+    for key, value, default in compared_with_defaults(folder.config):
+        looks = "" if _text(value) == _text(default) else "differs"
+        rows.append([key, Cell(_text(value), looks), _text(default)])
     text = "Values that differ from their defaults are bold."
-    if len(views) > 1:
-        text = f"The keys whose values differ. {text}" if rows else "All configs are the same."
-    table = Grid(["key", *configs, "default"], rows) if rows else None
+    table = Grid(["key", "value", "default"], rows)
     return Section("config", "Configuration", text=text, table=table)
 
 
@@ -326,8 +309,8 @@ def _at_step(maps: AttentionMaps, step: int) -> Iterator[Block]:
         wanted = {each[:3] for each in shown}
         shown = [each for each in heads.attend(model, batch) if each[:3] in wanted]
     rules = {(each.part, each.layer, each.head): each.label for each in maps.heads}
-    for (part, layer), group in groupby(shown, lambda head: (head.part, head.layer)):
-        name, of_layer = f"{part} {layer}", list(group)
+    for (part, layer), some in groupby(shown, lambda head: (head.part, head.layer)):
+        name, of_layer = f"{part} {layer}", list(some)
         for pair, axes in enumerate(zip(*heads.axes(part, batch), strict=True)):
             queries, keys = ([vocabulary.name(i) for i in ids.tolist()] for ids in axes)
             grids = []

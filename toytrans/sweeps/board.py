@@ -20,7 +20,7 @@ from toytrans.config.yaml import Tree, read_yaml
 from toytrans.data.files import sha256_of
 from toytrans.errors import UserError
 from toytrans.sweeps.comparison import Comparison, Group, Member, table_of
-from toytrans.sweeps.measure import Measure
+from toytrans.sweeps.measure import Measure, read_results
 from toytrans.sweeps.sweep import Sweep, check_folder, write_tables
 from toytrans.sweeps.trial import Trial, by_names, path_of
 from toytrans.training.run import RUNS
@@ -124,7 +124,7 @@ def config_of(board: Board, task: str, kind: str, seed: int, files: Path | None)
 def measured(board: Board, sweep: Sweep) -> Iterator[tuple[str, str, Comparison]]:
     """Each task and measure with the numbers of the runs that have some: our model and its control
     beside each other. Raises UserError."""
-    results = [(trial, trial.results()) for trial in sweep.trials]
+    results = [(trial, read_results(trial.path)) for trial in sweep.trials]
     for task, measures in board.measures.items():
         for name, measure in measures.items():
             groups = []

@@ -7,7 +7,6 @@ runs -> members: their numbers, or why there are none -> groups by config
 import os
 from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from html import escape
 from itertools import combinations
 from pathlib import Path
 from statistics import fmean
@@ -25,7 +24,7 @@ from toytrans.errors import UserError
 from toytrans.evaluation import PARTS, Span, wilson_interval
 from toytrans.figures import Point, draw_lengths, drawn
 from toytrans.files import read_json
-from toytrans.html import html_table
+from toytrans.html import Shown
 from toytrans.sweeps.intervals import Summary, difference_of, seeds_needed, summarise
 from toytrans.sweeps.measure import (
     OF_RUN,
@@ -47,9 +46,9 @@ if TYPE_CHECKING:
 
 SWEEP = "sweep.json"
 
-MOST_PAIRS, MOST_LENGTHS, MOST_INTERVALS, MOST_SEEDS = 10, 25, 3, 1000
+MOST_PAIRS, MOST_LENGTHS, MOST_INTERVALS = 10, 25, 3
 """Rows of a table of pairs, where more are those of the first group alone; rows of a table of
-lengths; groups whose intervals are in it too; seeds that a difference may need, to be counted."""
+lengths; groups whose intervals are in it too."""
 
 SMALL = 0.005
 """A difference between free-running and teacher-forced that is said."""
@@ -141,13 +140,10 @@ class Group:
     def summary(self, place: Place = "all", metric: Metric = "exact_match") -> Summary | None:
         """None where no run has the place."""
         values = self.by_seed(place, metric)
-        pairs = self.pairs(place, metric, values)
         if not values:
             return None
-        found, least = (
-            summarise(list(values.values()), pairs or None),
-            float(metric == "perplexity"),
-        )
+        found = summarise(list(values.values()), self.pairs(place, metric, values) or None)
+        least = 1.0 if metric == "perplexity" else 0.0
         return found if found.low is None else found._replace(low=max(found.low, least))
 
     def curve(self, metric: Metric = "exact_match") -> dict[Span, Summary]:
@@ -207,27 +203,19 @@ def pairs_of(
     for first, second in combinations(groups, 2):
         ours, theirs = (each.by_seed(place, metric) for each in (first, second))
         if both := [seeds for seeds in ours if seeds in theirs]:
-            counts = first.pairs(place, metric, both), second.pairs(place, metric, both)
+            rest_on = first.pairs(place, metric, both), second.pairs(place, metric, both)
             values = [(ours[seeds], theirs[seeds]) for seeds in both]
-            signs = [(a > b) - (a < b) for a, b in values]
-            names = {"ahead": 1, "behind": -1, "level": 0}
-            wins = {name: signs.count(sign) for name, sign in names.items()}
-            difference = difference_of(values, counts)
-            yield first, second, difference, {**wins, "seeds_needed": seeds_needed(difference)}
+            difference = difference_of(values, rest_on)
+            counts = {
+                "ahead": sum(a > b for a, b in values),
+                "behind": sum(a < b for a, b in values),
+                "level": sum(a == b for a, b in values),
+                "seeds_needed": seeds_needed(difference),
+            }
+            yield first, second, difference, counts
 
 
 # The comparison ----------------------------------------------------------------------------------
-
-
-class Shown(NamedTuple):
-    """A table of text. names, numbers, last: the headings of its columns; one without rows is its
-    title alone."""
-
-    title: str
-    names: Sequence[str] = ()
-    numbers: Sequence[str] = ()
-    last: str = ""
-    rows: Sequence[Sequence[str]] = ()
 
 
 @dataclass(frozen=True, repr=False)
@@ -350,8 +338,7 @@ class Comparison:
         for first, second, difference, counts in some:
             names = [first.name, second.name]
             if seeds := counts["seeds_needed"]:
-                count = str(seeds) if seeds <= MOST_SEEDS else f"more than {MOST_SEEDS:,}"
-                needed.append(f"{' - '.join(names)} {count}")
+                needed.append(f"{' - '.join(names)} {seeds}")
             cells = [str(difference.runs), *self._cells(difference, signed=True)]
             rows.append([*names, *cells, str(counts["ahead"]), str(counts["behind"])])
         if rows:
@@ -387,11 +374,13 @@ class Comparison:
         """Mean, deviation and interval."""
         if summary is None:
             return ["-", "-", "-"]
-        mean = written(summary.mean, self.metric, signed=signed)
-        if summary.deviation is None or summary.low is None or summary.high is None:
+        mean, low, high = (
+            "-" if value is None else written(value, self.metric, signed=signed)
+            for value in (summary.mean, summary.low, summary.high)
+        )
+        if summary.deviation is None:
             return [mean, "-", "-"]
-        ends = (written(end, self.metric, signed=signed) for end in (summary.low, summary.high))
-        return [mean, written(summary.deviation, self.metric), "..".join(ends)]
+        return [mean, written(summary.deviation, self.metric), f"{low}..{high}"]
 
     def _remarks(self) -> Iterator[str]:
         """What the numbers cannot say: runs that are not counted, and those that decode otherwise
@@ -407,21 +396,10 @@ class Comparison:
             yield f"not counted: {path}: {reason}"
 
     def __repr__(self) -> str:
-        lines = []
-        for title, names, numbers, last, rows in self.tables():
-            every = [[*names, *numbers, *[last] * bool(last)], *rows] if rows else []
-            widths = [max(map(len, column)) for column in zip(*every, strict=True)]
-            lines.append(title)
-            lines += ["  " + "  ".join(map(str.rjust, row, widths)) for row in every]
-        return "\n".join(lines)
+        return "\n".join(map(str, self.tables()))
 
     def _repr_html_(self) -> str:
-        parts = []
-        for title, names, numbers, last, rows in self.tables():
-            headings = [*names[1:], *numbers, *[last] * bool(last)]
-            table = html_table(title, headings, [(row[0], row[1:]) for row in rows])
-            parts.append(table if rows else f"<p>{escape(title)}</p>")
-        return "".join(parts)
+        return "".join(table.html() for table in self.tables())
 
     def picture(self, title: str, format: str = "png") -> bytes:
         """Mean and 95% interval of each group against length; of exact match where the metric is
@@ -441,7 +419,7 @@ class Comparison:
             axes.set_title(title.encode(errors="backslashreplace").decode(), fontsize=10)
             axes.spines[["top", "right"]].set_visible(False)
             draw_lengths(axes, lines, trained)
-            if any(lines.values()):
+            if len(lines) > 1 and any(lines.values()):
                 axes.legend(frameon=False, title=self._key)
             says = "dotted: the ends of training; bands: 95% intervals"
             axes.set_xlabel(f"{WORDS[self.measure.side]} length ({says})")
@@ -454,8 +432,7 @@ class Comparison:
     # For programs --------------------------------------------------------------------------------
 
     def to_dict(self) -> dict[str, Any]:
-        """Means and intervals of each group, its runs, and the pairs of groups, as plain values.
-        seeds_needed: None also where that is more than `MOST_SEEDS`."""
+        """Means and intervals of each group, its runs, and the pairs of groups, as plain values."""
         metric, parts = self.metric, list(dict.fromkeys([*self.parts, "all"]))
         groups, pairs = list[dict[str, Any]](), list[dict[str, Any]]()
         for each in self.groups:
@@ -482,8 +459,6 @@ class Comparison:
             )
         for part in parts:
             for first, second, difference, counts in pairs_of(self.groups, part, metric):
-                if (counts["seeds_needed"] or 0) > MOST_SEEDS:
-                    counts["seeds_needed"] = None
                 both = {"first": self.groups.index(first), "second": self.groups.index(second)}
                 pairs.append({**both, "part": part, **counts, **difference._asdict()})
         return {
@@ -497,9 +472,12 @@ class Comparison:
 
 
 def _point(span: Span, of: Summary) -> Point:
-    """The middle of some lengths, their mean and its interval."""
-    low, high = of.mean if of.low is None else of.low, of.mean if of.high is None else of.high
-    return (span.low + span.high) / 2, of.mean, low, high
+    """The middle of some lengths, their mean and its interval: of one run that of its pairs."""
+    low, high = of.low, of.high
+    if of.pairs and of.runs == 1:
+        low, high = wilson_interval(of.mean * of.pairs, of.pairs)
+    ends = [of.mean if end is None else end for end in (low, high)]
+    return (span.low + span.high) / 2, of.mean, ends[0], ends[1]
 
 
 # Which runs --------------------------------------------------------------------------------------
@@ -549,39 +527,41 @@ def compare(
     *,
     about: str = "",
     take: Take | None = None,
-    kept: bool = True,
 ) -> Comparison:
     """The runs of some run directories, folders of runs and sweeps. Raises UserError.
 
     measure: None = that of all the sweeps, or else every test pair. about: which pairs it takes,
-    in words; empty = those of each run's split. take: measures a run that has no such numbers;
-    nothing is written. kept: whether numbers that a sweep has kept will do.
+    in words; empty = those that a sweep measures, and numbers that one has kept will do. take:
+    measures a run that has no such numbers; nothing is written.
     """
     sweeps = [read_sweep(path.parent if is_run(path) else path) for path in paths]
     asked = {each and each.measure for each in sweeps}
     measure = measure or (asked.pop() if len(asked) == 1 else None) or of_lengths()
     members, unread = list[Member](), dict[Path, str]()
     for path in dict.fromkeys(run for given in paths for run in runs_of(given)):
-        run = None
         try:
             run = RunFolder.open(path)
-            found = _result_of(run, measure, take, kept=kept)
-            members.append(Member(path, run.config, found))
         except UserError as error:
-            if run is not None:
-                members.append(Member(path, run.config, problem=str(error)))
-            else:
-                failure = read_failure(path)
-                unread[path] = failure.reason if failure else str(error)
+            failure = read_failure(path)
+            unread[path] = failure.reason if failure else str(error)
+            continue
+        try:
+            found = None if about else read_results(path).get(measure)
+            members.append(Member(path, run.config, found or _taken(run, measure, take)))
+        except UserError as error:
+            members.append(Member(path, run.config, problem=str(error)))
     splits = {split_of(member.config) for member in members}
     about = about or f"{' or '.join(sorted(splits))} pairs"
     return Comparison(measure, metric, about, group(members), unread)
 
 
-def _result_of(run: RunFolder, measure: Measure, take: Take | None, *, kept: bool) -> Result:
-    """The numbers that a run has or is given now. Raises UserError: why it has none."""
-    if kept and (found := read_results(run.path).get(measure)):
-        return found
+def of_one(run: RunFolder, result: Result, metric: Metric = "exact_match") -> Comparison:
+    """One run, as a comparison has it."""
+    return Comparison(result.measure, metric, "", group([Member(run.path, run.config, result)]))
+
+
+def _taken(run: RunFolder, measure: Measure, take: Take | None) -> Result:
+    """The numbers that a run is given now. Raises UserError: why it has none."""
     last = run.records[-1] if run.records else {}
     if failure := read_failure(run.path):
         raise UserError(failure.reason)

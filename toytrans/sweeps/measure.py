@@ -210,14 +210,18 @@ def read_results(run: Path) -> dict[Measure, Result]:
     return {result.measure: result for result in found.root} if found else {}
 
 
+def measured(run: Run, measure: Measure) -> tuple[Scores, Result]:
+    """A measure of the pairs on which a sweep measures a run. Raises UserError."""
+    scores = run.measure(split_of(run.config), measure.selection, measure.decode)
+    return scores, result_of(run, scores, measure)
+
+
 def measure_run(run: Run, measures: Iterable[Measure]) -> None:
     """Measure a run, and write eval.json after each measure that it lacks. Raises UserError."""
     found = read_results(run.path)
     for measure in measures:
         if measure not in found:
-            scores = run.measure(split_of(run.config), measure.selection, measure.decode)
-            found[measure] = result_of(run, scores, measure)
+            _, found[measure] = measured(run, measure)
             with disk_errors(run.path, EVAL):
-                write_json(
-                    run.path / EVAL, [each.model_dump(mode="json") for each in found.values()]
-                )
+                values = [each.model_dump(mode="json") for each in found.values()]
+                write_json(run.path / EVAL, values)

@@ -29,7 +29,7 @@ from toytrans.config.names import Metric
 from toytrans.config.schema import Config
 from toytrans.data.files import sha256_of
 from toytrans.data.open import check_dataset, open_dataset, pairs_of_split
-from toytrans.errors import UserError, listed
+from toytrans.errors import UserError
 from toytrans.files import (
     csv_bytes,
     disk_errors,
@@ -40,7 +40,7 @@ from toytrans.files import (
 )
 from toytrans.sweeps.comparison import SWEEP, Comparison, Table, cell, compare, read_sweep
 from toytrans.sweeps.measure import Measure, of_lengths, split_of
-from toytrans.sweeps.trial import Ended, Trial, by_names, path_of, run_here, run_on_ray
+from toytrans.sweeps.trial import Ended, Trial, by_names, check_ray, path_of, run_here, run_on_ray
 from toytrans.training.checkpoint import saved_steps
 from toytrans.training.devices import choose_device, settings_of_numbers, usable_cores
 from toytrans.training.faults import check_fault
@@ -48,6 +48,8 @@ from toytrans.training.run import RUNS
 
 SWEEPS = RUNS / "sweeps"
 MOST_TRIALS = 10_000
+
+Where = Literal["local", "ray"]
 
 LoadConfig = Callable[[Sequence[str]], Config]
 """The config with some `section.key=value` laid over it. Raises UserError."""
@@ -65,25 +67,20 @@ class Sweep:
         """The trials that are not done. Raises UserError."""
         return [trial for trial in self.trials if not trial.is_done()]
 
-    def beginning(self) -> list[str]:
-        """What will be run, one sentence each: which runs are finished, go on or start."""
-        steps = {each.title: max(saved_steps(each.path), default=0) for each in self.waiting()}
-        parts = {
-            "finished": [trial.title for trial in self.trials if trial.title not in steps],
-            "goes on": [f"{title} from step {step}" for title, step in steps.items() if step],
-            "starts": [title for title, step in steps.items() if not step],
-        }
+    def beginning(self) -> str:
+        """What will be run: how many runs are finished, go on or start."""
+        waiting = self.waiting()
+        going_on = sum(bool(saved_steps(trial.path)) for trial in waiting)
         count = len(self.trials)
-        told = [f"{self.folder}: {count} run{'s' * (count > 1)}"]
-        if not steps:
-            told.append("all are finished")
-        elif len(parts["starts"]) < count:
-            told += [f"{what}: {listed(some)}" for what, some in parts.items() if some]
-        return told
+        counts = {
+            "finished": count - len(waiting),
+            "going on": going_on,
+            "new": len(waiting) - going_on,
+        }
+        parts = [f"{number} {what}" for what, number in counts.items() if number]
+        return f"{self.folder}: {count} run{'s' * (count > 1)} ({', '.join(parts)})"
 
-    def train(
-        self, jobs: int | None = None, on: Literal["local", "ray"] = "local"
-    ) -> Generator[list[Ended]]:
+    def train(self, jobs: int | None = None, on: Where = "local") -> Generator[list[Ended]]:
         """Train what is missing; yields the trials that have ended, about once a second. Closed
         early, it lets every training save. Raises UserError. Arguments: as in `toytrans.sweep`."""
         with disk_errors(self.folder, SWEEP):
@@ -155,13 +152,16 @@ def plan(
     seeds: Sequence[int] | None = None,
     measure: Measure | None = None,
     *,
-    here: bool = True,
+    on: Where = "local",
 ) -> Sweep:
     """The sweep of a config, checked as a whole; nothing is written. Raises UserError.
 
     load: gives the config with some values laid over it. sets: `section.key=value,value`.
-    seeds: None = that of the config. here: it will run on this machine, and needs its devices.
+    seeds: None = that of the config. on: where it will run: with the devices of this machine, or on
+    a Ray cluster.
     """
+    if on == "ray":
+        check_ray()
     measure, grid = measure or of_lengths(), read_grid(sets)
     choices = [
         [f"{key}={value}" for key, value in zip(grid, values, strict=True)]
@@ -169,7 +169,7 @@ def plan(
     ]
     if (count := len(choices) * len(seeds or [0])) > MOST_TRIALS:
         raise UserError(f"{count:,} runs are more than {MOST_TRIALS:,}; give fewer seeds or values")
-    configs = [_checked(choice, load, measure, here=here) for choice in choices]
+    configs = [_checked(choice, load, measure, on) for choice in choices]
     seeds = [configs[0].seed] if seeds is None else seeds
     check_folder(folder)
     there = {path.name[-8:]: path for path in folder.glob("*-????????")}
@@ -193,7 +193,7 @@ def check_folder(folder: Path) -> None:
     """Raise UserError unless a folder is free for a sweep, or holds one."""
     if folder.exists() and read_sweep(folder) is None:
         inside = set(folder.iterdir()) if folder.is_dir() else {folder}
-        if inside - set(drafts_in(folder)):
+        if inside - set(drafts_in(folder)):  # of a sweep that was killed as it began
             raise UserError(f"{folder}: not a sweep, so it is left alone; name another folder")
 
 
@@ -227,13 +227,13 @@ def _split(text: str) -> list[str]:
     return [written[node.start_mark.index : node.end_mark.index].strip() for node in nodes]
 
 
-def _checked(choice: Sequence[str], load: LoadConfig, measure: Measure, *, here: bool) -> Config:
+def _checked(choice: Sequence[str], load: LoadConfig, measure: Measure, on: Where) -> Config:
     """The config of a choice, which can be trained and measured. Raises UserError naming the choice
     where the fault is not in the file itself."""
     try:
         config = load(choice)
         check_fault(config.fault, config.model)
-        if here:
+        if on == "local":
             choose_device(config.device)
         dataset = open_dataset(config)
         check_dataset(config, dataset)

@@ -26,18 +26,19 @@ import threading
 import time
 import traceback
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
+from importlib.util import find_spec
 from multiprocessing.connection import wait
 from pathlib import Path
 from types import ModuleType
-from typing import Annotated, Any, Literal, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import torch
-from pydantic import AfterValidator, BaseModel, ConfigDict
+from pydantic import BaseModel, ConfigDict
 
 from toytrans.config.schema import Config, Paths
 from toytrans.errors import UserError, how_to_install, ran_out_of_memory, shortened
 from toytrans.files import Unreadable, json_text, read_json, write_json
-from toytrans.sweeps.measure import Measure, Result, measure_run, read_results
+from toytrans.sweeps.measure import Measure, measure_run, read_results
 from toytrans.training import devices
 from toytrans.training.devices import usable_cores
 from toytrans.training.run import METRICS, RunFolder, is_locked
@@ -65,15 +66,13 @@ class Trial(NamedTuple):
     about: Mapping[str, str] = {}
     checkpoint: Literal["best", "last"] = "best"
 
-    def results(self) -> dict[Measure, Result]:
-        """What its measures have given so far. Raises UserError."""
-        found = read_results(self.path)
-        return {measure: found[measure] for measure in self.measures if measure in found}
-
     def is_done(self) -> bool:
-        """Whether nothing is left to do: it has its numbers, or would fail again."""
+        """Whether nothing is left to do: it has its numbers, or would fail again. Raises
+        UserError."""
         failure = read_failure(self.path)
-        return self.results().keys() == set(self.measures) or bool(failure and failure.final)
+        return set(self.measures) <= read_results(self.path).keys() or bool(
+            failure and failure.final
+        )
 
     def share_done(self) -> float:
         """The proportion of its training that is done."""
@@ -108,20 +107,15 @@ def by_names(config: Config) -> dict[str, Any]:
 
 # Failures ----------------------------------------------------------------------------------------
 
-Text = Annotated[
-    str, AfterValidator(lambda text: shortened(text.encode(errors="backslashreplace").decode()))
-]
-"""At most 2,000 characters that JSON can hold: of a path that is no UTF-8, escape codes."""
-
 
 class Failure(BaseModel):
     """Why a trial has no numbers. final: it would fail again. traceback: of an internal error."""
 
     model_config = ConfigDict(frozen=True)
 
-    reason: Text
+    reason: str
     final: bool = False
-    traceback: Text = ""
+    traceback: str = ""
 
 
 def read_failure(run: Path) -> Failure | None:
@@ -131,9 +125,12 @@ def read_failure(run: Path) -> Failure | None:
     return None
 
 
-def failed(trial: Trial, reason: str, **more: Any) -> Failure:
+def failed(trial: Trial, reason: str, *, final: bool = False, traceback: str = "") -> Failure:
     """Write why a trial failed. A full disk stops no sweep."""
-    failure = Failure(reason=reason.removeprefix(f"{trial.path}: "), **more)  # shown beside it
+    texts = {"reason": reason.removeprefix(f"{trial.path}: "), "traceback": traceback}
+    for name, text in texts.items():  # of a path that is no UTF-8, escape codes
+        texts[name] = shortened(text.encode(errors="backslashreplace").decode())
+    failure = Failure(final=final, **texts)
     with contextlib.suppress(OSError, UserError):
         trial.path.mkdir(parents=True, exist_ok=True)
         write_json(trial.path / FAILED, failure.model_dump())
@@ -145,9 +142,8 @@ def failed(trial: Trial, reason: str, **more: Any) -> Failure:
 
 def run(trial: Trial) -> Failure | None:
     """Train and measure a trial in this process. Why it failed, if it did, which is written too."""
-    if read_failure(trial.path) is not None:
-        with contextlib.suppress(OSError):
-            (trial.path / FAILED).unlink()
+    with contextlib.suppress(OSError):
+        (trial.path / FAILED).unlink()
     deadline = time.monotonic() + SECONDS_FOR_LOCK
     while is_locked(trial.path / METRICS) and time.monotonic() < deadline:
         time.sleep(0.2)
@@ -279,12 +275,8 @@ def _end_with_parent() -> None:
 
 def check_ray() -> None:
     """Raise UserError where Ray is not installed."""
-    try:
-        import ray  # noqa: F401
-    except ImportError:
-        raise UserError(
-            f"--on ray needs Ray, which is not installed; {how_to_install('ray')}"
-        ) from None
+    if find_spec("ray") is None:
+        raise UserError(f"--on ray needs Ray, which is not installed; {how_to_install('ray')}")
 
 
 def run_on_ray(trials: Sequence[Trial], jobs: int | None = None) -> Generator[list[Ended]]:
@@ -325,7 +317,6 @@ def _connected() -> Iterator[Any]:
     long as the block lasts. Raises UserError."""
     os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")  # else it warns of a change
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
-    check_ray()
     import ray
 
     if ray.is_initialized():
