@@ -379,6 +379,16 @@ def test_a_process_that_is_killed_fails_alone(here: Path, monkeypatch):
         assert trial.read_failure(each.path) == failures[each.path] and not each.is_done()
 
 
+def test_ctrl_c_of_a_terminal_ends_no_process_that_a_sweep_starts():
+    blocked = signal.pthread_sigmask(signal.SIG_BLOCK, ())
+    with trial.signals_blocked():
+        started = subprocess.Popen(["sleep", "60"])
+    assert signal.pthread_sigmask(signal.SIG_BLOCK, ()) == blocked
+    started.send_signal(signal.SIGINT)
+    started.terminate()
+    assert started.wait() == -signal.SIGTERM
+
+
 def test_as_many_processes_as_asked_and_one_a_core_at_most(here: Path, monkeypatch):
     """One in all where any run is on a GPU."""
     choose = lambda name, *_: torch.device(name)  # noqa: E731  # as if there were a GPU

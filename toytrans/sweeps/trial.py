@@ -27,6 +27,7 @@ import time
 import traceback
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from importlib.util import find_spec
+from multiprocessing import resource_tracker
 from multiprocessing.connection import wait
 from pathlib import Path
 from types import ModuleType
@@ -210,7 +211,7 @@ def run_here(trials: Sequence[Trial], jobs: int | None = None) -> Generator[list
                 trial = waiting.pop(0)
                 given = trial, as_read(trial.config.references.values())
                 process = context.Process(target=_child, args=given)
-                with contextlib.suppress(OSError, EOFError), main_hidden():
+                with contextlib.suppress(OSError, EOFError), main_hidden(), signals_blocked():
                     process.start()  # nothing starts where the fork server was killed
                 running[process] = trial
             wait([process.sentinel for process in running if process.pid], timeout=1.0)
@@ -252,10 +253,23 @@ def main_hidden() -> Iterator[None]:
         sys.modules["__main__"] = main
 
 
+@contextlib.contextmanager
+def signals_blocked() -> Iterator[None]:
+    """Processes that are started here, the fork server too, leave the terminal's signals to their
+    parent."""
+    if not hasattr(signal, "pthread_sigmask"):  # Windows
+        yield
+        return
+    resource_tracker.ensure_running()  # or `start` does it, which ends the blocking
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, (signal.SIGINT, signal.SIGHUP))
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+
+
 def _child(trial: Trial, code: Mapping[str, bytes]) -> None:
     """The program of one process. code: the user's, as the parent has read it."""
-    if hasattr(signal, "pthread_sigmask"):  # the terminal's signals are the parent's to act on
-        signal.pthread_sigmask(signal.SIG_BLOCK, (signal.SIGINT, signal.SIGHUP))
     end_at_once()
     threading.Thread(target=_end_with_parent, daemon=True).start()
     trust_as_read(code)
