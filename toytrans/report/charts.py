@@ -24,6 +24,9 @@ CURVES: dict[str, dict[str, str]] = {
 }
 """Titles, and the keys of records with the names of their lines."""
 
+Points = list[tuple[float, float]]
+"""Steps and values of a curve."""
+
 LOGARITHMIC = ("loss", "valid_loss", "grad_norm")
 """Keys on a scale that has no place for 0."""
 
@@ -33,39 +36,39 @@ def curves(runs: Mapping[str, Sequence[dict[str, Any]]]) -> dict[str, Markup]:
     out."""
     charts = {}
     for title, keys in CURVES.items():
-        lines: dict[str, list[tuple[float, float]]] = {}
-        for name, records in runs.items():
-            for key, line in keys.items():
-                label = ", ".join([name] * (len(runs) > 1) + [line] * (len(keys) > 1))
-                points = [(r["step"], r[key]) for r in records if r.get(key) is not None]
-                known = [p for p in points if p[1] > 0 or key not in LOGARITHMIC]
-                count = min(len(known), MOST_POINTS)
-                lines[label] = [
-                    known[k * (len(known) - 1) // max(1, count - 1)] for k in range(count)
-                ]
-        if any(lines.values()):
+        lines = {name: [_points(records, key) for key in keys] for name, records in runs.items()}
+        if any(points for of_run in lines.values() for points in of_run):
             log = next(iter(keys)) in LOGARITHMIC
-            charts[title] = _chart(title, partial(_draw_lines, lines, len(keys), log))
+            charts[title] = _chart(title, partial(_draw_lines, lines, list(keys.values()), log))
     return charts
 
 
+def _points(records: Sequence[dict[str, Any]], key: str) -> Points:
+    points = [(r["step"], r[key]) for r in records if r.get(key) is not None]
+    known = [p for p in points if p[1] > 0 or key not in LOGARITHMIC]
+    count = min(len(known), MOST_POINTS)
+    return [known[k * (len(known) - 1) // max(1, count - 1)] for k in range(count)]
+
+
 def _draw_lines(
-    lines: Mapping[str, list[tuple[float, float]]], of_run: int, log: bool, axes: "Axes"
+    runs: Mapping[str, Sequence[Points]], names: Sequence[str], log: bool, axes: "Axes"
 ) -> None:
-    """of_run: lines of each run, in one colour."""
+    """runs: the lines of each by its name, in one colour. names: what the lines of a run are."""
     from matplotlib.ticker import LogFormatter
 
-    for number, (label, points) in enumerate(lines.items()):
-        if points:
-            style, marker = ("-", "--")[number % of_run], "." if len(points) <= 40 else ""
-            (line,) = axes.plot(*zip(*points, strict=True), style, color=f"C{number // of_run}")
-            line.set(marker=marker, label=printable(label))
-    axes.set(xlabel="step", yscale="log" if log else "linear")
+    several = len(runs) > 1
+    for number, (run, lines) in enumerate(runs.items()):
+        for style, name, points in zip(("-", "--"), names, lines, strict=False):
+            if points:
+                (line,) = axes.plot(*zip(*points, strict=True), style, color=f"C{number}")
+                line.set_marker("." if len(points) <= 40 else "")
+                line.set_label(printable(run) * (style == "-") if several else name)
+    dashed = f"; dashed: {names[1]}" if several and len(names) > 1 else ""
+    axes.set(xlabel=f"step{dashed}", yscale="log" if log else "linear")
     if log:
         axes.yaxis.set_major_formatter("{x:g}")
         axes.yaxis.set_minor_formatter(LogFormatter(minor_thresholds=(1, 0.5)))
-    if any(lines):
-        axes.legend(frameon=False)
+    axes.legend(frameon=False)
 
 
 def _chart(title: str, draw: Callable[["Axes"], None]) -> Markup:
