@@ -309,7 +309,7 @@ def test_a_bug_in_a_run_ends_the_sweep_as_any_other_bug(trained, monkeypatch, co
         ("sweep.json", '{"measures": 3}', (2, 2)),
         ("failed.json", "{", (0, 0)),
         ("eval.json", '{"measures": 3}', (2, 0)),
-        ("eval.json", "1e15", (2, 0)),
+        *(("eval.json", value, (2, 0)) for value in ("null", "1e15")),
     ],
 )
 def test_a_spoiled_file_ends_in_one_line(name, text, codes, trained, command: Command):
@@ -317,7 +317,8 @@ def test_a_spoiled_file_ends_in_one_line(name, text, codes, trained, command: Co
     folder = SWEEP if name == "sweep.json" else trained.trials[0].path
     if not text.startswith("{"):
         share = r'("exact_match_free_running",\s+)[\d.]+'
-        text = re.sub(share, rf"\g<1>{text}", (folder / name).read_text(), count=1)
+        text, count = re.subn(share, rf"\g<1>{text}", (folder / name).read_text(), count=1)
+        assert count == 1
     (folder / name).write_text(text)
     for words, code in zip((AGAIN, ("eval", str(SWEEP))), codes, strict=True):
         answer = command(*words)
@@ -351,6 +352,30 @@ def test_without_an_extra_one_line_says_what_to_install(trained, command: Comman
 
 
 # Processes -----------------------------------------------------------------------------------
+
+
+LOUD = """\
+import multiprocessing
+def f(source):
+    if multiprocessing.parent_process():
+        raise type("Loud" * 250_000, (Exception,), {})
+    return source[::-1]
+def g(source):
+    return source[::-1]
+"""
+"""A task that fails in the process of a trial alone, where the sweep has been checked already."""
+
+
+def test_a_megabyte_of_error_costs_its_own_run_alone(here: Path, command: Command):
+    Path("own.py").write_text(LOUD)
+    answer = command("sweep", "c.yaml", "--set", "data.task=own.py:f,own.py:g")
+    assert answer.code == 1, answer.err
+    (failed,) = (line for line in answer.err.splitlines() if "failed: " in line)
+    assert "raises LoudLoud" in failed and len(failed) < 2_500
+    (written,) = Path("runs/sweeps/c").glob("*/failed.json")
+    assert len(json.loads(written.read_text())["reason"]) <= 2_000
+    assert "not counted: " in answer.out
+    assert len(list(Path("runs/sweeps/c").glob("*/eval.json"))) == 1
 
 
 def test_a_process_that_is_killed_fails_alone(here: Path, monkeypatch):
@@ -402,6 +427,25 @@ def test_as_many_processes_as_asked_and_one_a_core_at_most(here: Path, monkeypat
     assert [trial.processes_for(trials, asked) for asked in (None, 3, 99)] == [8, 3, 8]
 
 
+def test_data_files_are_read_once_however_many_trials(here: Path, monkeypatch):
+    Path("train.tsv").write_text("1 2\t2 1\n2 1\t1 2\n")
+    files = {"train": "train.tsv", "valid": "train.tsv", "test": "train.tsv"}
+    Path("c.yaml").write_text(tiny_yaml(data={"files": files}))
+    opened, system = [], os.open
+
+    def counting(path, *given, **more):
+        opened.append(Path(path).name)
+        return system(path, *given, **more)
+
+    monkeypatch.setattr(os, "open", counting)
+    counts = []
+    for seeds in (1, 20):
+        opened.clear()
+        planned(seeds=range(seeds))
+        counts.append(opened.count("train.tsv"))
+    assert counts[0] == counts[1] > 0
+
+
 def test_a_sweep_on_ray_ends_like_one_on_this_machine(here: Path, command: Command):
     """Bit for bit, a failure included, and Ray prints nothing."""
     pytest.importorskip("ray")
@@ -433,7 +477,7 @@ def numbers() -> list[dict[str, str]]:
 def test_a_sweep_that_is_stopped_ends_with_the_same_table(here: Path, command: Command):
     """Killed, then asked to end: its trainings save and end with it. tests/slow/test_sweep_kills.py
     kills them too."""
-    Path("c.yaml").write_text(tiny_yaml(train={"max_steps": 300, "eval_every": 300}))
+    Path("c.yaml").write_text(tiny_yaml(train={"max_steps": 300, "eval_every": 150}))
     train_here(planned())
     undisturbed = numbers()
     shutil.rmtree("runs")

@@ -6,6 +6,7 @@ decoder: tgt (B, T), memory (B, S, D), src (B, S) -> logits of the next token (B
 The decoder reads the whole prefix at every step. The graph is that of plain.py.
 """
 
+import contextlib
 import json
 import logging
 import warnings
@@ -49,8 +50,10 @@ def write(run: Run, path: Path) -> None:
             {"tgt": (tgt, of_tgt), "memory": (model.encode(src), of_src), "src": (src, of_src)},
         ),
     }
-    logging.disable(logging.WARNING)  # remarks on packages and axes that do not matter here
-    with warnings.catch_warnings(action="ignore"), torch.no_grad():
+    # remarks on packages and axes that do not matter here
+    with contextlib.ExitStack() as quiet, warnings.catch_warnings(action="ignore"), torch.no_grad():
+        logging.disable(logging.WARNING)
+        quiet.callback(logging.disable, logging.NOTSET)
         for name, (output, given) in parts.items():
             inputs, shapes = zip(*given.values(), strict=True)
             graph = torch.export.export(_Part(model).eval(), inputs, dynamic_shapes=(shapes,))
@@ -63,7 +66,6 @@ def write(run: Run, path: Path) -> None:
                 external_data=False,
                 verbose=False,
             )
-    logging.disable(logging.NOTSET)
     (path / "model.json").write_text(json.dumps(facts, ensure_ascii=False, indent=1) + "\n")
 
 
