@@ -1,4 +1,4 @@
-"""The fast attentions equal eager attention; how much dropout drops, and what it depends on."""
+"""The fused kernel equals eager attention; how much dropout drops, and what it depends on."""
 
 import pytest
 import torch
@@ -7,10 +7,10 @@ from conftest import VOCABULARY, context_with_an_empty_row, model_of
 from toytrans.model.attention import eager_attention
 from toytrans.model.backends import (
     Dropout,
-    cpu_attention,
     dropout,
     fused_attention,
     keep_mask,
+    softmax,
 )
 from toytrans.model.context import AttentionContext, for_kernel, has_visible_key
 from toytrans.model.decoding import search
@@ -26,32 +26,15 @@ def of_gpu(mask: torch.Tensor, dtype: torch.dtype) -> AttentionContext:
     return AttentionContext(mask, for_kernel(mask, visible, dtype), visible)
 
 
-@pytest.mark.parametrize("keys", [7, 20])
-@pytest.mark.parametrize("cap", [0.0, 1.5])
-@pytest.mark.parametrize("bias", [None, (1, 3, 7, 1), (2, 3, 7, 1)])
-def test_the_cpu_backend_equals_eager_attention(keys, cap, bias):
-    """Outputs and all gradients, empty rows included; below and above the width from which on
-    softmax takes another way."""
-    mask = torch.rand(2, 1, 7, keys) < 0.5
-    mask[1, :, 3:] = False
-    context = AttentionContext.of(mask, None, torch.float64)
-    inputs = [torch.randn(2, 3, n, 5).double() for n in (7, keys, keys)]
-    if bias:
-        inputs.append(torch.randn(*bias[:3], keys).double())
-    given = [x.requires_grad_() for x in inputs]
-    explicit = eager(*given[:3], context, *given[3:], cap=cap)
-    lean = cpu_attention(*given[:3], context, *given[3:], cap=cap)
-    assert torch.allclose(explicit, lean, rtol=0, atol=1e-13)
-    outward = torch.randn_like(lean)
-    pairs = (torch.autograd.grad(output, given, outward) for output in (explicit, lean))
-    for ours, theirs in zip(*pairs, strict=True):
-        assert theirs.abs().max() > 0
-        assert torch.allclose(ours, theirs, rtol=0, atol=1e-12)
-    before = [x.clone() for x in (*inputs, context.additive)]
-    with torch.no_grad():  # in place
-        again = cpu_attention(*given[:3], context, *given[3:], cap=cap)
-    assert torch.allclose(explicit, again, rtol=0, atol=1e-13)
-    assert all(map(torch.equal, before, (*inputs, context.additive))), "nothing given is changed"
+@pytest.mark.parametrize("keys", [1, 7, 15, 16, 20])
+def test_softmax_of_few_and_of_many_keys_is_torchs(keys):
+    """Below 16 keys a CPU fills rows up; values and gradients are the same."""
+    scores = torch.randn(2, 3, 5, keys, dtype=torch.float64, requires_grad=True)
+    outward = torch.randn(scores.shape, dtype=torch.float64)
+    ours, torchs = softmax(scores), torch.softmax(scores, -1)
+    assert torch.allclose(ours, torchs, rtol=0, atol=1e-15)
+    pairs = (torch.autograd.grad(weights, scores, outward)[0] for weights in (ours, torchs))
+    assert torch.allclose(*pairs, rtol=0, atol=1e-14)
 
 
 @pytest.mark.parametrize("scale", [None, 0.3])
@@ -72,33 +55,18 @@ def test_eager_attention_equals_torchs_kernel(bias, scale):
     assert outputs[0].abs().min() > 0
 
 
-@pytest.mark.parametrize(("quick", "cap"), [(cpu_attention, {"cap": 2.0}), (fused_attention, {})])
-def test_backends_in_bf16_are_near_eager_attention_in_fp64(quick, cap):
+def test_the_fused_kernel_in_bf16_is_near_eager_attention_in_fp64():
     """Outputs and gradients, to 3% of the largest number."""
     mask = torch.rand(2, 1, 1, 20) < 0.7
     given = [torch.randn(2, 3, 20, 8).bfloat16() for _ in range(3)]
     found = []
-    for dtype, backend in ((torch.float64, eager), (torch.bfloat16, quick)):
+    for dtype, backend in ((torch.float64, eager), (torch.bfloat16, fused_attention)):
         q, k, v = (x.to(dtype).requires_grad_() for x in given)
-        output = backend(q, k, v, of_gpu(mask, dtype), **cap)
+        output = backend(q, k, v, of_gpu(mask, dtype))
         gradients = torch.autograd.grad(output.double().square().sum(), (q, k, v))
         found.append([x.double() for x in (output, *gradients)])
     for exact, rounded in zip(*found, strict=True):
         assert (exact - rounded).abs().max() < 0.03 * exact.abs().max()
-
-
-def test_the_cpu_backend_drops_the_same_weights_forwards_and_backwards():
-    """With dropout both backends draw the same mask from the same random state."""
-    context = AttentionContext.of(torch.ones(1, 1, 1, 20).bool(), None, torch.float64)
-    given = [torch.randn(2, 3, 20, 5).double().requires_grad_() for _ in range(3)]
-    found = []
-    for backend in (eager, cpu_attention):
-        torch.manual_seed(5)
-        output = backend(*given, context, dropout=0.3)
-        found.append((output, *torch.autograd.grad(output.square().sum(), given)))
-    for ours, theirs in zip(*found, strict=True):
-        assert torch.allclose(ours, theirs, rtol=0, atol=1e-11)
-    assert not torch.allclose(found[0][0], cpu_attention(*given, context))
 
 
 def test_the_fused_kernel_drops_weights_at_the_rate_and_makes_up_for_it():

@@ -11,7 +11,6 @@ from conftest import VOCABULARY, config_of, model_of, trainer_of
 from toytrans.config.names import FaultName
 from toytrans.config.schema import TrainConfig
 from toytrans.data.batches import Batch
-from toytrans.model import backends
 from toytrans.model.decoding import search
 from toytrans.model.manual_backward import functions, gradients, layers
 from toytrans.model.manual_backward.gradients import compare
@@ -151,14 +150,8 @@ def pair_of_models(**model) -> list[Transformer]:
     return built
 
 
-@pytest.fixture
-def autograd_alone(monkeypatch):
-    """The CPU backend has its own gradient; here autograd derives every one."""
-    monkeypatch.setattr(backends, "backend_for", lambda *_: None)
-
-
 @pytest.mark.parametrize("variant", VARIANTS, ids=str)
-def test_a_models_loss_and_gradients_are_autograds(variant, autograd_alone):
+def test_a_models_loss_and_gradients_are_autograds(variant):
     found = []
     for model in pair_of_models(**variant):
         torch.manual_seed(5)  # the same dropout
@@ -231,7 +224,7 @@ def test_faults_break_both_roads_alike(fault):
         assert gradient is None or torch.allclose(gradient, ours[name], rtol=0, atol=1e-12)
 
 
-def test_a_small_reverse_is_solved_by_hand_with_autograds_loss_curve(tmp_path, autograd_alone):
+def test_a_small_reverse_is_solved_by_hand_with_autograds_loss_curve(tmp_path):
     curves, layers = [], {"n_encoder_layers": 1, "n_decoder_layers": 1}
     for road in ("autograd", "by_hand"):
         trainer = trainer_of(

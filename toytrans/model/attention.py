@@ -49,7 +49,7 @@ def eager_attention(
     capped = cap * torch.tanh(scores / cap) if cap else scores
     masked = capped if bias is None else capped + bias
     masked = masked if context.additive is None else masked + context.additive
-    weights = torch.softmax(masked, -1)
+    weights = backends.softmax(masked)
     if context.has_visible_key is not None:
         weights = weights * context.has_visible_key
     outputs = backends.dropout(weights, dropout).to(v.dtype) @ v

@@ -1,16 +1,14 @@
-"""Attention and dropout, faster: the numbers of `eager_attention`, and of torch's dropout by other
-draws.
+"""Attention's fused kernel for a GPU, dropout for a CPU, and which library multiplies there.
 
-On a CPU attention takes few passes over memory, with its gradient written by hand. On a GPU it is
-torch's fused kernel, where that can express it.
+A CPU takes `eager_attention` as it is written. A GPU takes torch's fused kernel, where that can
+express what is asked for.
 """
 
-from collections.abc import Callable
-from typing import Any
+import contextlib
+from collections.abc import Callable, Iterator
 
 import torch
 from torch import Tensor, nn
-from torch.autograd.function import once_differentiable
 from torch.nn import functional as F
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
@@ -18,10 +16,10 @@ from toytrans.model.context import AttentionContext
 
 
 def backend_for(q: Tensor, context: AttentionContext, cap: float) -> Callable[..., Tensor] | None:
-    """The attention that takes the arguments of `eager_attention` and gives its outputs; None =
-    none can. The fused kernel has no cap, and rounds a bias to bf16."""
-    if q.device.type == "cpu":
-        return cpu_attention
+    """What computes the outputs of `eager_attention` faster from the same arguments, or None.
+
+    The fused kernel has no cap, and rounds a bias to bf16.
+    """
     rounds = context.distances is not None and context.distances.needs_fp32
     return fused_attention if q.device.type == "cuda" and not cap and not rounds else None
 
@@ -38,44 +36,14 @@ def split_heads(projected: Tensor, parts: int, n_heads: int) -> tuple[Tensor, ..
     return heads.permute(2, 0, 3, 1, 4).contiguous().unbind()
 
 
-# On a CPU ------------------------------------------------------------------------------------
-
-
-def cpu_attention(
-    q: Tensor,
-    k: Tensor,
-    v: Tensor,
-    context: AttentionContext,
-    bias: Tensor | None = None,
-    cap: float = 0.0,
-    dropout: float = 0.0,
-    scale: float | None = None,
-) -> Tensor:
-    """The outputs (B, H, Tq, Dh) of `eager_attention`, for a CPU.
-
-    Products run in the dtype of q, k and v, everything between them in fp32 or fp64.
-    """
-    scale = q.shape[-1] ** -0.5 if scale is None else scale
-    given = q, k, v, context.additive, bias, context.has_visible_key
-    if torch.is_grad_enabled():
-        return _CpuAttention.apply(*given, scale, cap, dropout)  # type: ignore[no-untyped-call]
-    # oneDNN copies its operands into a layout of its own, which costs more than a few queries gain
-    without_onednn = _onednn_multiplies and q.shape[2] <= 8
-    if without_onednn:
-        leave_products_to_onednn(False)
-    try:
-        return _forward(*given, scale, cap, dropout, in_place=True)[0]
-    finally:
-        if without_onednn:
-            leave_products_to_onednn(True)
-
+# Which library multiplies on a CPU ------------------------------------------------------------
 
 _onednn_multiplies = False
 
 
 def leave_products_to_onednn(wanted: bool) -> None:
-    """Whether products of fp32 matrices, those of a few queries apart, are oneDNN's in this whole
-    process; as long as nobody calls this, torch's setting is left alone."""
+    """Whether oneDNN multiplies fp32 matrices in this whole process. As long as nobody calls this,
+    torch's setting is left alone."""
     global _onednn_multiplies
     _onednn_multiplies = wanted
     torch.set_float32_matmul_precision("medium" if wanted else "highest")
@@ -92,92 +60,33 @@ def products_as_they_are() -> Callable[[], None]:
     return put_back
 
 
-def _forward(
-    q: Tensor,
-    k: Tensor,
-    v: Tensor,
-    additive: Tensor | None,
-    bias: Tensor | None,
-    has_visible_key: Tensor | None,
-    scale: float,
-    cap: float,
-    dropout: float,
-    in_place: bool = False,
-) -> tuple[Tensor, tuple[Tensor | None, ...]]:
-    """The outputs (B, H, Tq, Dh), and what its gradient needs (in_place: it needs nothing).
+def softmax(scores: Tensor) -> Tensor:
+    """Softmax over the keys: (B, H, Tq, Tk) -> (B, H, Tq, Tk).
 
-    The cap is taken as cap tanh(x / cap) = 2 cap g - cap with the gate g = sigmoid(2 x / cap),
-    which a CPU computes several times faster. Softmax does not see the constant.
+    A CPU's vector holds 16 numbers of fp32, and torch is several times slower for shorter rows,
+    so that these are filled up with scores that get no weight.
     """
-    wide = torch.promote_types(q.dtype, torch.float32)
-    flat_q, flat_k, flat_v = (x.flatten(0, 1) for x in (q, k, v))  # (B H, T, Dh)
-    scores = torch.bmm(flat_q, flat_k.mT).view(*q.shape[:3], k.shape[2])  # (B, H, Tq, Tk)
-    scores = scores.to(wide)
-    gate = scores.mul_(2 * scale / cap).sigmoid_() if cap else None
-    logits, factor = (scores, scale) if gate is None else (gate, 2 * cap)
-    out = logits if in_place else None
-    if additive is None:
-        masked = torch.mul(logits, factor, out=out)
-    else:
-        masked = torch.add(additive, logits, alpha=factor, out=out)
-    if bias is not None:
-        masked += bias
-    weights = _softmax(masked)
-    if has_visible_key is not None:
-        weights *= has_visible_key
-    keep = keep_mask(weights, dropout) if dropout else None
-    dropped = (weights if keep is None else weights * keep).to(v.dtype).flatten(0, 1)
-    outputs = torch.bmm(dropped, flat_v).view(q.shape)
-    return outputs, (flat_q, flat_k, flat_v, weights, dropped, gate, keep)
+    keys = scores.shape[-1]
+    if scores.device.type != "cpu" or keys >= 16:
+        return scores.softmax(-1)
+    return F.pad(scores, (0, 16 - keys), value=-torch.inf).softmax(-1)[..., :keys]
 
 
-class _CpuAttention(torch.autograd.Function):
-    """`_forward` with its backward pass by hand.
+@contextlib.contextmanager
+def torchs_own_products() -> Iterator[None]:
+    """Until the block ends, torch multiplies with the library that it would choose by itself.
 
-    With w the weights, G the gradient of the outputs and g the gate of the cap: dv = w^T G;
-    dw = G v^T; dz = w (dw - sum over keys of w dw); through the cap ds = 4 g (1 - g) dz;
-    dq = ds k and dk = ds^T q, both times the scale, 1 / root Dh.
+    Decoding multiplies many small matrices. oneDNN copies each of them into a layout of its own
+    first, which takes longer than it saves.
     """
-
-    @staticmethod
-    def forward(ctx: Any, q: Tensor, k: Tensor, v: Tensor, *others: Any) -> Tensor:
-        """The outputs of `_forward`, which says what the others are."""
-        outputs, saved = _forward(q, k, v, *others)
-        ctx.save_for_backward(*saved)
-        _, bias, _, ctx.scale, _, _ = others  # additive, bias, has_visible_key, scale, cap, dropout
-        ctx.bias_shape = None if bias is None else bias.shape
-        return outputs
-
-    @staticmethod
-    @once_differentiable
-    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:
-        """G (B, H, Tq, Dh) -> gradients of q, k, v and bias; None for what is not learned."""
-        q, k, v, weights, dropped, gate, keep = ctx.saved_tensors
-        shape, gradient = gradients[0].shape, gradients[0].flatten(0, 1)
-        d_v = torch.bmm(dropped.mT, gradient)
-        d_weights = torch.bmm(gradient, v.mT).view(weights.shape).to(weights.dtype)
-        if keep is not None:
-            d_weights *= keep
-        d_masked = d_weights.mul_(weights)
-        d_masked = torch.addcmul(d_masked, weights, d_masked.sum(-1, keepdim=True), value=-1)
-        d_bias = None if ctx.bias_shape is None else d_masked.sum_to_size(ctx.bias_shape)
-        scale = ctx.scale
-        if gate is not None:
-            d_masked, scale = torch.ops.aten.sigmoid_backward(d_masked, gate), 4 * scale
-        d_scores = (d_masked * scale).to(q.dtype).flatten(0, 1)
-        d_q, d_k = torch.bmm(d_scores, k).view(shape), torch.bmm(d_scores.mT, q)
-        like_k = (*shape[:2], weights.shape[-1], shape[-1])
-        not_learned = (None, None, None, None)  # has_visible_key, scale, cap, dropout
-        return d_q, d_k.view(like_k), d_v.view(like_k), None, d_bias, *not_learned
-
-
-def _softmax(x: Tensor) -> Tensor:
-    """Softmax over the last axis; torch's is several times slower below 16 numbers, the width of
-    a CPU's vector of fp32."""
-    width = x.shape[-1]
-    if width >= 16:
-        return x.softmax(-1)
-    return F.pad(x, (0, 16 - width), value=-torch.inf).softmax(-1)[..., :width].contiguous()
+    wanted = _onednn_multiplies
+    if wanted:
+        leave_products_to_onednn(False)
+    try:
+        yield
+    finally:
+        if wanted:
+            leave_products_to_onednn(True)
 
 
 # On a GPU ------------------------------------------------------------------------------------

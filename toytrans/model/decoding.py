@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from toytrans.data.pairs import TARGET_SLACK, bucket, longest_of
+from toytrans.model.backends import torchs_own_products
 from toytrans.model.context import AttentionContext, KVCache
 from toytrans.model.seq2seq import DecoderState, Seq2Seq
 from toytrans.tokens import BOS_ID, EOS_ID, FIRST_SYMBOL_ID, PAD_ID
@@ -33,8 +34,9 @@ class Decoded:
 def search(model: Seq2Seq, src: Tensor, target_growth: int = 2, *, beam: int = 1) -> Decoded:
     """Decode sources (B, S): the likeliest token at every step, or a beam of more than one."""
     limits = token_limits(src, target_growth, model.config.max_length)
-    found: Search = Greedy(model, src, limits) if beam == 1 else Beams(model, src, limits, beam)
-    return found.run()
+    with torchs_own_products():
+        found: Search = Greedy(model, src, limits) if beam == 1 else Beams(model, src, limits, beam)
+        return found.run()
 
 
 def token_limits(src: Tensor, target_growth: int, longest: int | None = None) -> Tensor:
