@@ -10,8 +10,8 @@ from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
+from toytrans.config.hidden_fault import fault_remark
 from toytrans.config.load import config_of, lay_over, read_tree
-from toytrans.config.names import fault_remark
 from toytrans.config.schema import Config
 from toytrans.config.yaml import IN_PYTHON, Tree
 from toytrans.data.open import Selection

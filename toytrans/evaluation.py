@@ -21,7 +21,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from toytrans.config.names import fault_remark
+from toytrans.config.hidden_fault import fault_remark
 from toytrans.data.batches import Batch, evaluation_batches
 from toytrans.data.open import first_of_each
 from toytrans.data.pairs import DataFacts, Pairs, Side, pad_rows

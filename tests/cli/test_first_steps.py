@@ -9,10 +9,10 @@ import pytest
 from conftest import Command, tiny_yaml
 from forked import COMMAND
 
-from toytrans.config.names import seal
+from toytrans.config.hidden_fault import hide
 
 pytestmark = pytest.mark.usefixtures("here")
-SEALED = seal("no_causal", b"12345678")
+HIDDEN = hide("no_causal")
 
 
 def test_a_shell_completes_commands():
@@ -50,9 +50,9 @@ def test_a_symbol_with_a_slash_can_be_translated(command: Command):
 # Runs and configs ----------------------------------------------------------------------------
 
 
-def test_the_newest_run_is_taken_by_name_and_is_no_sealed_exercise(run: Path, command: Command):
-    sealed = ("--set", f"fault={SEALED}", "--out", "runs/exercise")
-    assert command("train", "c.yaml", *sealed).code == 0
+def test_the_newest_run_is_taken_by_name_and_is_no_exercise(run: Path, command: Command):
+    exercise = ("--set", f"fault={HIDDEN}", "--out", "runs/exercise")
+    assert command("train", "c.yaml", *exercise).code == 0
     later = os.stat(run).st_mtime + 60
     os.utime("runs/exercise/config.yaml", (later, later))
     for line in ("translate 1", "check --only pads", "trace"):

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from conftest import Command
 
-from toytrans.config.names import seal
+from toytrans.config.hidden_fault import hide
 from toytrans.training.session import locked_folder
 
 
@@ -24,7 +24,7 @@ def test_every_run_is_listed_with_its_state(run: Path, command: Command, monkeyp
     for age, name in enumerate(states):
         path = Path(shutil.copytree(run, runs / name))
         config = path / "config.yaml"
-        fault = {"good": "no_causal", "started": seal("no_norm", bytes(8))}.get(name, "null")
+        fault = {"good": "no_causal", "started": hide("no_norm")}.get(name, "null")
         config.write_text(config.read_text().replace("fault: null", f"fault: {fault}"))
         if name == "started":
             shutil.rmtree(path / "checkpoints")
@@ -49,7 +49,7 @@ def test_every_run_is_listed_with_its_state(run: Path, command: Command, monkeyp
     monkeypatch.setenv("COLUMNS", "200")
     out = command("runs").out
     assert re.search("runs/good  .*finished; broken on purpose: no_causal", out)
-    assert re.search("runs/started  .*unfinished, no checkpoint; a sealed exercise", out)
+    assert re.search("runs/started  .*unfinished, no checkpoint; an exercise", out)
     assert "no_norm" not in out and out.count("on purpose") == 1
 
 

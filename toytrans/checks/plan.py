@@ -176,9 +176,6 @@ class Plan:
         if found.verdict != "FAIL" and name in ESSENTIAL and first.verdict == "cannot judge":
             found = first
         message = found.message
-        if self.model.facts.hides_causes and found.verdict != "PASS":
-            why = "why is not told in a closed exercise"
-            return Result(name, found.verdict, why, causes=found.causes)
         if found.verdict == "PASS":
             message = next(part.message for part in parts.values() if part.verdict == "PASS")
         is_number = gradients is not None and gradients.verdict == "PASS" and self.nan is None

@@ -56,7 +56,7 @@ class Facts:
     it is given positions too, which count from the first token that is not closed.
     scale: what scores are multiplied with, if not 1 / root of d_head. is_textbook: norms, residual
     connections, scale and rows without keys are meant as in Vaswani et al. (2017), and whatever it
-    raises is an error of this package. hides_causes: what fails may be told, and not why.
+    raises is an error of this package.
     """
 
     name: str
@@ -75,7 +75,6 @@ class Facts:
     takes_positions: bool = False
     scale: float | None = None
     is_textbook: bool = False
-    hides_causes: bool = False
 
     @property
     def has_source(self) -> bool:

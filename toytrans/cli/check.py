@@ -22,7 +22,7 @@ from toytrans.cli.common import (
 )
 from toytrans.cli.explain import print_card
 from toytrans.cli.terminal import Progress, output, plain, plain_lines, print_pairs
-from toytrans.config.names import fault_remark, is_sealed, opened
+from toytrans.config.hidden_fault import fault_remark, named_fault
 from toytrans.errors import UserError
 from toytrans.files import json_text
 from toytrans.user_code import RAISED, absolute, failure, load, trust
@@ -195,7 +195,7 @@ def _print(report: "Report", fault: str | None, everything: bool) -> None:
     for line, style in report.lines(everything):
         text = textwrap.fill(line, console.width, subsequent_indent=" " * 6, break_on_hyphens=False)
         console.print(plain_lines(text), style=STYLES.get(style, ""))
-    if not is_sealed(fault) and (name := opened(fault)):
+    if name := named_fault(fault):
         print_card(name)
 
 

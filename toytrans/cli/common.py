@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Annotated, Any, get_args
 import typer
 
 from toytrans.cli.terminal import note
-from toytrans.config.names import FaultName, Metric, fault_remark, is_sealed
+from toytrans.config.hidden_fault import fault_remark, named_fault
+from toytrans.config.names import FaultName, Metric
 from toytrans.errors import UserError
 from toytrans.figures import check_matplotlib
 from toytrans.files import check_free, disk_errors, write_file
@@ -137,7 +138,7 @@ def newest() -> Path:
 def warn_of_fault(fault: str | None) -> None:
     """Note that a model has a fault, or may have one."""
     if fault is not None:
-        more = "" if is_sealed(fault) else f" (what that does: toytrans explain {fault})"
+        more = f" (what that does: toytrans explain {fault})" if named_fault(fault) else ""
         note(fault_remark(fault) + more)
 
 

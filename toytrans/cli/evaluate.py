@@ -24,7 +24,8 @@ from toytrans.cli.common import (
 )
 from toytrans.cli.results import print_comparison, print_scores
 from toytrans.cli.terminal import Bar, note
-from toytrans.config.names import Metric, fault_remark
+from toytrans.config.hidden_fault import fault_remark
+from toytrans.config.names import Metric
 from toytrans.errors import UserError
 from toytrans.files import csv_bytes, json_text
 

@@ -1,4 +1,4 @@
-"""`toytrans exercise`: runs with a fault that students have to find."""
+"""`toytrans exercise`: write exercises in which a fault has to be found, answer and grade them."""
 
 import secrets
 from pathlib import Path
@@ -6,32 +6,25 @@ from typing import Annotated, Literal
 
 import typer
 
-from toytrans.cli.common import write_new
+from toytrans.cli.common import check_new, write_new
 from toytrans.cli.explain import print_card
 from toytrans.cli.terminal import note, output, plain, print_table
 from toytrans.errors import listed
-from toytrans.exercises import MOST_ANSWERS, MOST_STUDENTS
-from toytrans.files import csv_bytes, read_whole
+from toytrans.files import csv_bytes
 
-app = typer.Typer(no_args_is_help=True, help="Set, solve and grade exercises: find the fault.")
+app = typer.Typer(no_args_is_help=True, help="Find the fault: write, answer, grade exercises.")
 
-Folder = Annotated[Path, typer.Argument(metavar="[DIR]", help="The exercise's folder.")]
-Key = Annotated[
-    str, typer.Option("--key", metavar="KEY", help="The teacher's key, printed by `new`.")
-]
-HERE = Path()
+MOST_STUDENTS = 1000
 
-MOST_BYTES = 10_000_000
-"""Of a file of grades."""
-
-
-def _say(text: str) -> None:
-    output().print(plain(text))
+LEVELS: tuple[Literal[1, 2, 3], ...] = (1, 2, 3)
 
 
 @app.command()
 def new(
-    seed: Annotated[int, typer.Option(min=0, max=2**31 - 1, help="Seed of the run.")] = 0,
+    seed: Annotated[
+        int | None,
+        typer.Option(min=0, max=2**31 - 1, help="Draws the fault. Default: a new one each time."),
+    ] = None,
     level: Annotated[
         int, typer.Option(min=1, max=3, help="1: the table shows it. 3: hardly seen, or none.")
     ] = 1,
@@ -39,23 +32,9 @@ def new(
         int | None,
         typer.Option("--class", min=1, max=MOST_STUDENTS, help="One for each of so many students."),
     ] = None,
-    closed: Annotated[
-        bool,
-        typer.Option("--closed", help="Grading alone tells what is right; `check` tells no cause."),
-    ] = False,
-    answers: Annotated[
-        int | None,
-        typer.Option(min=1, max=MOST_ANSWERS, help="Most answers. Default: any; 1 with --closed."),
-    ] = None,
     language: Annotated[
         Literal["en", "ko"], typer.Option(help="Language of the student's sheet.")
     ] = "en",
-    key: Annotated[
-        str | None,
-        typer.Option(
-            "--key", metavar="KEY", help="The teacher's key. Default: a new one, printed."
-        ),
-    ] = None,
     out: Annotated[
         Path | None,
         typer.Option(metavar="DIR", help="A new folder. Default: exercise-SEED or class-SEED."),
@@ -63,112 +42,98 @@ def new(
 ) -> None:
     """Write an exercise, or one for each student of a class, into a new folder.
 
-    It names the fault nowhere. The same options and key give the same exercise again.
+    Nothing in it names the fault openly. The same seed gives the same exercises.
     """
-    from toytrans.exercises import exercise as exercises
+    from toytrans.exercises.exercise import SHEET, write_class, write_exercise
 
-    made = secrets.token_hex(6) if key is None else key
-    chosen: Literal[1, 2, 3] = (1, 2, 3)[level - 1]
-    folder = out or Path(f"{'exercise' if students is None else 'class'}-{seed}")
-    limit = answers or (1 if closed else None)
-    drawn = [
-        exercises.draw(made, seed, chosen, n + 1, closed=closed, limit=limit)
-        for n in range(students or 1)
-    ]
-    exercises.write(drawn, folder, language, numbered=students is not None)
-    what = f"{students} exercises" if students else "an exercise"
-    first = min([*folder.glob(exercises.SHEET), *folder.glob(f"*/{exercises.SHEET}")])
-    _say(f"{folder}: {what} of level {level}; start with {first}")
-    if key is None:
-        _say(f"teacher's key: {made}")
-        note("keep the key: no file has it, and `exercise reveal` and `exercise grade` need it")
+    if seed is None:
+        seed = secrets.randbelow(1_000_000)
+    chosen = LEVELS[level - 1]
+    if students is None:
+        folder = out or Path(f"exercise-{seed}")
+        write_exercise(folder, seed, chosen, language)
+        _say(f"{folder}: an exercise of level {level}; start with {folder / SHEET}")
+    else:
+        folder = out or Path(f"class-{seed}")
+        write_class(folder, students, seed, chosen, language)
+        _say(f"{folder}: exercises of level {level}, a folder for each of {students} students")
 
 
 @app.command()
-def check(
-    answer: Annotated[str, typer.Argument(metavar="ANSWER", help="The fault's name, or none.")],
-    exercise: Folder = HERE,
+def answer(
+    name: Annotated[str, typer.Argument(metavar="FAULT", help="The fault's name, or none.")],
+    folder: Annotated[
+        Path, typer.Argument(metavar="[DIR]", help="The exercise's folder. Default: this one.")
+    ] = Path(),
 ) -> None:
-    """Tell whether an answer is right; a right one stands. Exit code 1 if it is wrong.
+    """Answer with the name of a fault. Who works alone is told at once if it is right.
 
-    Of a closed exercise, the answer is written down only.
+    A wrong answer ends with exit code 1. In a class the answer is written down
+    instead, takes the place of an earlier one, and is judged by `exercise grade`.
     """
-    from toytrans.exercises import exercise as exercises
+    from toytrans.exercises.exercise import (
+        NONE,
+        check_name,
+        read_exercise,
+        where_to_look,
+        write_answer,
+    )
 
-    right, count = exercises.answer(exercise, answer)
-    if right is None:
-        _say(f"written down: {answer}; answers: {count}; the grading judges it")
-    elif right:
-        _say(f"right: {answer}; answers: {count}")
-    else:
-        _say(f"wrong: it is not {answer}; answers so far: {count}")
+    name = name.strip()
+    check_name(name)
+    exercise = read_exercise(folder)
+    if exercise.in_class:
+        write_answer(folder, name)
+        _say(f"written down: {name}; it is judged when the class is graded")
+    elif name != exercise.answer:
+        _say(f"wrong: it is not {name}; {where_to_look(exercise)}")
         raise typer.Exit(1)
-
-
-@app.command()
-def hint(exercise: Folder = HERE) -> None:
-    """Give the next hint, below those given before: three in all, two of a closed exercise."""
-    from toytrans.exercises import exercise as exercises
-
-    hints, most = exercises.hint(exercise)
-    for number, text in enumerate(hints, 1):
-        _say(f"{number}. {text}")
-    last = "; there are no more" if len(hints) == most else ""
-    _say(f"hints used: {len(hints)} of {most}{last}")
-
-
-@app.command()
-def reveal(key: Key, exercise: Folder = HERE) -> None:
-    """Tell the right answer, to the teacher."""
-    from toytrans.exercises import exercise as exercises
-
-    answer = exercises.reveal(exercise, key)
-    if answer == exercises.NONE:
-        _say("none: nothing is broken")
+    elif name == NONE:
+        _say("right: nothing is broken")
     else:
-        print_card(answer)
+        _say("right:")
+        print_card(name)
 
 
 @app.command()
 def grade(
-    folder: Annotated[Path, typer.Argument(metavar="DIR", help="The folder of a class.")],
-    key: Key,
+    folder: Annotated[
+        Path, typer.Argument(metavar="[DIR]", help="The folder of a class. Default: this one.")
+    ] = Path(),
     csv: Annotated[
         Path | None,
-        typer.Option(metavar="FILE", help="Write a CSV file; one that exists is replaced."),
+        typer.Option(metavar="FILE", help="Write a new CSV file."),
     ] = None,
     page: Annotated[
         Path | None,
-        typer.Option(metavar="FILE", help="Write an HTML page; one that exists is replaced."),
+        typer.Option(metavar="FILE", help="Write a new HTML page."),
     ] = None,
 ) -> None:
-    """Grade the exercises of a class: answers, numbers of answers and of hints, times."""
-    from toytrans.exercises import exercise as exercises
+    """Judge the answers of a class, and tell the faults. A single exercise is told too."""
+    from toytrans.exercises.exercise import Mark, folders_without, summary
+    from toytrans.exercises.exercise import grade as marks_of
 
-    marks, columns = exercises.grade(folder, key), exercises.Mark._fields
-    total = exercises.summary(marks)
+    for file in (csv, page):
+        check_new(file)
+    marks = marks_of(folder)
     if csv is not None:
-        _write_grades(csv, csv_bytes([columns, *marks]))
+        write_new(csv, csv_bytes([Mark._fields, *marks]))
     if page is not None:
         from toytrans.report.page import Grid, Section
         from toytrans.report.page import page as page_of
 
-        table = Grid(columns, marks, "data sortable lines")
-        grades = Section("grades", "Grades", text=total, table=table)
-        _write_grades(page, page_of(folder.resolve().name, [grades]).encode(errors="replace"))
-    numbers = ("answer", "right", "fault", "answers", "hints")  # whole on one line
-    rows = [[m.student, *(str(getattr(m, name)) or "-" for name in numbers)] for m in marks]
-    print_table(("student",), numbers, rows)
+        table = Grid(Mark._fields, marks, "data sortable lines")
+        grades = Section("grades", "Grades", text=summary(marks), table=table)
+        write_new(page, page_of(folder.resolve().name, [grades]).encode(errors="replace"))
+    shown = [[mark.student, mark.answer or "-", mark.right or "-", mark.fault] for mark in marks]
+    print_table(("student",), ("answer", "right", "fault"), shown)
     for mark in marks:
         if mark.note:
             _say(f"{mark.student}: {mark.note}")
-    _say(total)
-    if names := exercises.left_out(folder):
+    _say(summary(marks))
+    if names := folders_without(folder):
         note(f"not graded, no exercise found in them: {listed(names)}")
 
 
-def _write_grades(path: Path, raw: bytes) -> None:
-    """Write a file of grades, which replaces one that begins alike. Raises UserError."""
-    begins = raw[: raw.index(b"\n") + 1]
-    is_ours = path.is_file() and read_whole(path, MOST_BYTES).startswith(begins)
-    write_new(path, raw, replace=is_ours)
+def _say(text: str) -> None:
+    output().print(plain(text))

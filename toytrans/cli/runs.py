@@ -25,7 +25,8 @@ from toytrans.cli.common import (
     write_new,
 )
 from toytrans.cli.terminal import Progress, note, print_table, printable
-from toytrans.config.names import ExportFormat, fault_remark
+from toytrans.config.hidden_fault import fault_remark
+from toytrans.config.names import ExportFormat
 from toytrans.errors import UnseenSymbol, UserError
 from toytrans.figures import check_matplotlib
 from toytrans.files import json_text

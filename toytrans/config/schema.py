@@ -41,6 +41,7 @@ from pydantic import (
 from pydantic.fields import FieldInfo
 from pydantic_core import PydanticCustomError
 
+from toytrans.config.hidden_fault import is_hidden
 from toytrans.config.names import (
     Backward,
     CrossPositionName,
@@ -49,8 +50,6 @@ from toytrans.config.names import (
     PadMask,
     PositionName,
     TaskName,
-    is_sealed,
-    opened,
 )
 from toytrans.errors import UserError
 from toytrans.user_code import absolute, is_reference, shown
@@ -112,20 +111,14 @@ OrOwn = Annotated[T, WrapValidator(_or_own), PlainSerializer(str), Field(title="
 """Something built in, by its name, or code of the user's."""
 
 
-def _or_sealed(value: Any, named: ValidatorFunctionWrapHandler) -> str:
-    if not (isinstance(value, str) and is_sealed(value)):
-        return str(named(value))
-    try:
-        opened(value)
-    except UserError as error:
-        raise refusal("", str(error).partition(": ")[2]) from None
-    return value
+def _or_hidden(value: Any, named: ValidatorFunctionWrapHandler) -> str:
+    return value if isinstance(value, str) and is_hidden(value) else str(named(value))
 
 
-OrSealed = Annotated[
-    FaultName, WrapValidator(_or_sealed), PlainSerializer(str), Field(title="or sealed name")
+OrHidden = Annotated[
+    FaultName, WrapValidator(_or_hidden), PlainSerializer(str), Field(title="or hidden name")
 ]
-"""A fault, by its name or in an exercise's seal."""
+"""A fault, by its name or hidden as in an exercise. The config keeps the text as it was given."""
 
 
 class Section(BaseModel):
@@ -477,9 +470,9 @@ class Config(Section):
     """Seed of the initial weights and dropout, and of the data unless data.seed is set."""
     device: Annotated[str, Field(pattern=DEVICE)] = "auto"
     """auto | cpu | cuda | cuda:N | mps"""
-    fault: OrSealed | None = None
-    """A mistake planted on purpose: its name (see `toytrans explain faults`), or the seal of an
-    exercise, which hides the name. null means none."""
+    fault: OrHidden | None = None
+    """A mistake planted on purpose: its name (see `toytrans explain faults`), or the hidden
+    name that an exercise has. null means none."""
     data: DataConfig
     """The pairs: where they come from, how long, how many."""
     model: ModelConfig = Field(default_factory=ModelConfig)

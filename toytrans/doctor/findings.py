@@ -8,7 +8,8 @@ from collections.abc import Iterator
 from statistics import median
 from typing import Literal, NamedTuple
 
-from toytrans.config.names import FaultName, is_sealed, opened
+from toytrans.config.hidden_fault import named_fault
+from toytrans.config.names import FaultName
 from toytrans.doctor.record import RunSnapshot
 from toytrans.exercises.fault_cards import CARDS
 from toytrans.training.run import Record
@@ -69,12 +70,12 @@ def examine(run: RunSnapshot) -> list[Finding]:
             rules.append(rate)
     findings = [finding for rule in rules for finding in rule(run)]
     findings.sort(key=lambda finding: finding.severity != "wrong")
-    return [*findings, *planted_fault(run)]
+    return [*findings, *fault_of_config(run)]
 
 
-def planted_fault(run: RunSnapshot) -> Iterator[Finding]:
+def fault_of_config(run: RunSnapshot) -> Iterator[Finding]:
     """A fault that the config names."""
-    if not is_sealed(run.config.fault) and (fault := opened(run.config.fault)):
+    if fault := named_fault(run.config.fault):
         card, what = CARDS[fault], f"The config names a planted fault: {fault}."
         remedy = "train without --break, and with fault: null in the config"
         yield Finding("fault", "wrong", what, card.what, remedy, card.checks, (fault,))

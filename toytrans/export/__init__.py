@@ -15,7 +15,8 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from toytrans.config.names import ExportFormat, fault_remark
+from toytrans.config.hidden_fault import fault_remark
+from toytrans.config.names import ExportFormat
 from toytrans.config.schema import ModelConfig
 from toytrans.data.pairs import pad_rows
 from toytrans.errors import UserError, how_to_install

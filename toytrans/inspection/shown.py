@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from toytrans.config.names import fault_remark
+from toytrans.config.hidden_fault import fault_remark
 from toytrans.config.schema import Config, ModelConfig
 from toytrans.data.batches import Batch, make_batch
 from toytrans.data.files import TextPair, encode_pairs

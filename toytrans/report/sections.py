@@ -11,8 +11,8 @@ from typing import Any, NamedTuple
 
 from toytrans.checks.plan import check
 from toytrans.checks.result import Report as Checks
+from toytrans.config.hidden_fault import fault_remark
 from toytrans.config.load import compared_with_defaults
-from toytrans.config.names import fault_remark
 from toytrans.data.batches import make_batch
 from toytrans.data.open import Selection, pairs_of_split
 from toytrans.doctor.findings import examine

@@ -16,8 +16,9 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from pydantic import BaseModel, ConfigDict, ValidationError
 
+from toytrans.config.hidden_fault import fault_remark
 from toytrans.config.load import flatten
-from toytrans.config.names import Metric, fault_remark
+from toytrans.config.names import Metric
 from toytrans.config.schema import Config
 from toytrans.data.open import WORDS
 from toytrans.errors import UserError

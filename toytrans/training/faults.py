@@ -11,7 +11,8 @@ from typing import Any, NamedTuple, TypeVar
 import torch
 from torch import Tensor, nn
 
-from toytrans.config.names import Backward, FaultName, fault_remark, is_sealed, opened
+from toytrans.config.hidden_fault import fault_remark, named_fault, planted_fault
+from toytrans.config.names import Backward, FaultName
 from toytrans.config.schema import Config, ModelConfig
 from toytrans.data.batches import Batch
 from toytrans.errors import UserError
@@ -47,13 +48,13 @@ def plant(fault: str, model: Seq2Seq) -> None:
     Raises UserError for a fault without effect, and for a model that is no transformer.
     """
     check_fault(fault, model.config)
-    if name := opened(fault):
+    if name := planted_fault(fault):
         FAULTS[name].plant(as_transformer(model))
 
 
 def objective_of(fault: str | None, backward: Backward = "autograd") -> Objective:
     """The training objective under a fault; evaluation never uses it."""
-    name = opened(fault)
+    name = planted_fault(fault)
     objective = FAULTS[name].objective if name else Objective()
     if backward == "by_hand":
         return objective._replace(loss=partial(objective.loss, cross_entropy=cross_entropy))
@@ -64,12 +65,11 @@ def check_fault(fault: str | None, model: ModelConfig, processes: int = 1) -> No
     """Raise UserError if a fault has no effect on a model, or meets several processes: a loss that
     is no sum over rows has another meaning in each shard.
 
-    All sealed faults are treated alike, or the error would tell them apart.
+    A hidden fault is not refused for having no effect, because the error would tell its name.
     """
     if fault is not None and processes > 1:
         raise UserError(f"{fault_remark(fault)}: trains in one process, without torchrun")
-    name = None if is_sealed(fault) else opened(fault)
-    if name and (reason := FAULTS[name].no_effect(model)):
+    if (name := named_fault(fault)) and (reason := FAULTS[name].no_effect(model)):
         raise UserError(f"fault: {fault} {reason}")
 
 

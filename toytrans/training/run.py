@@ -30,8 +30,8 @@ except ImportError:  # not on Windows
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
+from toytrans.config.hidden_fault import fault_remark, is_hidden
 from toytrans.config.load import load_config, save_config
-from toytrans.config.names import fault_remark, is_sealed
 from toytrans.config.schema import Config
 from toytrans.data.files import MOST_BYTES
 from toytrans.data.open import Selection, pairs_of_files, pairs_of_split, trained_lengths
@@ -96,7 +96,7 @@ class RunState:
     step: of the newest checkpoint; None if there is none.
     max_steps: None if the config cannot be read.
     exact_match: the best on validation data; None before the first evaluation.
-    fault: planted on purpose, perhaps sealed.
+    fault: planted on purpose, as the config says it.
     problem: why the run is damaged.
     """
 
@@ -310,7 +310,7 @@ def state_of(path: Path) -> RunState:
 
 
 def newest_run() -> Path:
-    """The newest run under runs/ that has a checkpoint and is no sealed exercise.
+    """The newest run under runs/ that has a checkpoint and is no exercise.
 
     Raises UserError if there is none.
     """
@@ -318,7 +318,7 @@ def newest_run() -> Path:
     runs = [path for path in entries if is_run(path) and saved_steps(path)]
     for path in sorted(runs, key=lambda run: (run / CONFIG).stat().st_mtime_ns, reverse=True):
         with contextlib.suppress(UserError):  # the command that opens it raises it again
-            if is_sealed(RunFolder.open(path).config.fault):
+            if is_hidden(RunFolder.open(path).config.fault):
                 continue
         return path
     raise UserError(

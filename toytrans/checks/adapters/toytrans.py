@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from toytrans.checks.subject import Adapter, Facts, Symbols
-from toytrans.config.names import fault_remark, is_closed
+from toytrans.config.hidden_fault import fault_remark
 from toytrans.config.schema import Config
 from toytrans.data.batches import Batch, make_batch
 from toytrans.data.pairs import Pairs, pad_rows
@@ -52,7 +52,6 @@ def of_model(model: Seq2Seq, config: Config, vocabulary: Vocabulary, name: str) 
         decoding_start=BOS_ID,
         max_length=made.config.max_length,
         is_textbook=ours is not None,
-        hides_causes=is_closed(config.fault),
     )
     return Own(made, facts, loss=loss, batch=batch)
 
