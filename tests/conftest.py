@@ -341,8 +341,10 @@ def refused(command: Command) -> Callable[..., str]:
 
 
 def script(name: str) -> ModuleType:
-    """A module of scripts/, which is no package."""
+    """A module of scripts/, which is no package; one of them may import another."""
     path = Path(__file__).parent.parent / "scripts" / f"{name}.py"
+    if str(path.parent) not in sys.path:
+        sys.path.append(str(path.parent))
     spec = importlib.util.spec_from_file_location(name, path)
     assert spec and spec.loader
     module = importlib.util.module_from_spec(spec)
