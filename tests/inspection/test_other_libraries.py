@@ -1,11 +1,11 @@
 """Masks in other libraries' words: those libraries, given them, compute what we compute."""
 
-import warnings
 from collections.abc import Callable
 from typing import Any
 
 import pytest
 import torch
+import x_transformers
 from conftest import VOCABULARY, model_of
 from torch import Tensor, nn
 from torch.nn import functional as F
@@ -17,10 +17,6 @@ from toytrans.model.attention import Attention
 from toytrans.model.context import AttentionContext
 from toytrans.model.masks import MaskMaker, Masks
 from toytrans.tokens import PAD_ID
-
-with warnings.catch_warnings():  # it compiles a function while it is imported
-    warnings.filterwarnings("ignore", "`torch.jit.script` is deprecated", DeprecationWarning)
-    import x_transformers
 
 HEADS = 3  # of model_of
 ATTENTIONS = Masks._fields

@@ -2,7 +2,6 @@
 transformer's stack; and such as answer, or are called, in an unusual way."""
 
 import math
-import warnings
 from functools import partial
 
 import torch
@@ -209,9 +208,7 @@ class _Scripted(nn.Module):
 
 @sound(embedding=None)
 def scripted():
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", DeprecationWarning)
-        return torch.jit.script(_Scripted())
+    return torch.jit.script(_Scripted())
 
 
 class Recurrent(nn.Module):
