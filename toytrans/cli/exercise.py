@@ -62,9 +62,7 @@ def new(
 @app.command()
 def answer(
     name: Annotated[str, typer.Argument(metavar="FAULT", help="The fault's name, or none.")],
-    folder: Annotated[
-        Path, typer.Argument(metavar="[DIR]", help="The exercise's folder. Default: this one.")
-    ] = Path(),
+    folder: Annotated[Path, typer.Argument(metavar="DIR", help="The exercise's folder.")] = Path(),
 ) -> None:
     """Answer with the name of a fault. Who works alone is told at once if it is right.
 
@@ -97,9 +95,7 @@ def answer(
 
 @app.command()
 def grade(
-    folder: Annotated[
-        Path, typer.Argument(metavar="[DIR]", help="The folder of a class. Default: this one.")
-    ] = Path(),
+    folder: Annotated[Path, typer.Argument(metavar="DIR", help="The folder of a class.")] = Path(),
     csv: Annotated[
         Path | None,
         typer.Option(metavar="FILE", help="Write a new CSV file."),
