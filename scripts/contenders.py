@@ -39,7 +39,7 @@ from toytrans.model.decoding import search
 from toytrans.model.transformer import Transformer
 from toytrans.tokens import BOS_ID, EOS_ID, FIRST_SYMBOL_ID, PAD_ID
 from toytrans.training.devices import choose_precision
-from toytrans.training.graphs import GraphedUpdate, cuda_capture, most_places
+from toytrans.training.graphs import GraphedUpdate, cuda_capture
 from toytrans.training.step import AdamW, Update
 
 THREADS = len(getattr(os, "sched_getaffinity", lambda _: range(os.cpu_count() or 1))(0))
@@ -233,8 +233,7 @@ def our_step(spec: Training, config: Config) -> Step:
     optimizer = AdamW(model, config.train.weight_decay)
     update: Any = Update(model, optimizer, device, config.train, precision)
     if spec.recorded:
-        places = most_places(config, facts)
-        update = GraphedUpdate(cuda_capture(device), update, model, places)
+        update = GraphedUpdate(cuda_capture(device), update)
     return lambda batch: update([batch], lr=1e-4)
 
 

@@ -35,8 +35,6 @@ def anchored_by(name: str) -> list[str]:
 
 OPTIONS = {
     "post_norm": ["model.norm=post", "model.positions=sinusoidal"],
-    "by_hand": ["model.backward=by_hand"],
-    "by_hand_rotary": ["model.backward=by_hand", "model.positions=rotary"],
     "shared_layers": ["model.share_layers=true"],
     "untied": ["model.tie_embeddings=false"],
     "dropout": ["model.dropout=0.1"],

@@ -33,10 +33,10 @@ from toytrans.config.schema import Config
 from toytrans.config.yaml import write_yaml
 from toytrans.data.open import open_dataset
 from toytrans.inspection.shown import InspectedBatch, batch_of_sequences
-from toytrans.model.backends import leave_products_to_onednn
-from toytrans.model.build import build
-from toytrans.model.context import AttentionContext
+from toytrans.model.attention import AttentionContext
+from toytrans.model.build import build_sound_model
 from toytrans.model.masks import MaskMaker
+from toytrans.model.matrix_products import leave_products_to_onednn
 from toytrans.model.transformer import Transformer
 from toytrans.tokens import Vocabulary
 from toytrans.training.checkpoint import load_checkpoint, saved_steps
@@ -144,7 +144,7 @@ def here(
 def model_of(vocabulary: Vocabulary, **model: object) -> Transformer:
     """A small model in fp64 and eval mode, its norms and biases shaken away from 1 and 0."""
     config = config_of(model={"d_model": 24, "n_heads": 3, **model}).model
-    built = build(config, vocabulary).double().eval()
+    built = build_sound_model(config, vocabulary).double().eval()
     with torch.no_grad():
         for name, parameter in built.named_parameters():
             if parameter.dim() == 1 or "bias_table" in name:
@@ -166,7 +166,7 @@ def context_with_an_empty_row(bias: bool) -> tuple[AttentionContext, torch.Tenso
     tgt_in = torch.tensor([[1, 5, 6, 7, 0, 0, 0], [0] * 7])
     mask = MaskMaker().decoder_self(tgt_in)
     assert not mask[1].any(), "the second row of the batch sees nothing"
-    return AttentionContext.of(mask, None, torch.float32), torch.randn(1, 3, 7, 7) if bias else None
+    return AttentionContext.of(mask, torch.float32), torch.randn(1, 3, 7, 7) if bias else None
 
 
 EXAMPLES = Path(__file__).parent.parent / "configs" / "examples"

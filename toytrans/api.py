@@ -18,7 +18,7 @@ from toytrans.data.open import Selection
 from toytrans.data.pairs import Side, Split
 from toytrans.errors import UserError
 from toytrans.evaluation import Scores
-from toytrans.model.initialisation import count_parameters
+from toytrans.model.seq2seq import count_parameters
 from toytrans.sweeps import comparison
 from toytrans.sweeps.measure import of_lengths
 from toytrans.sweeps.sweep import SWEEPS, plan, write

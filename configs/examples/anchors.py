@@ -10,30 +10,28 @@ The classes at the end each have a list of anchors. Write one of your own beside
 """
 
 from dataclasses import dataclass
-from typing import ClassVar
 
 import torch
 from torch import Tensor, nn
 
 from toytrans.config.schema import ModelConfig
-from toytrans.model.positions.base import CrossState, Distances, arange
-from toytrans.model.positions.relative import Anchored, SourceAnchors
+from toytrans.model.positions.anchored import Anchored, farthest
+from toytrans.model.positions.base import Distances
 from toytrans.tokens import BOS_ID, EOS_ID, FIRST_SYMBOL_ID, Vocabulary
 
 
 @dataclass(frozen=True)
 class CountedDistances(Distances):
-    """Distances whose last G ways are learned counts.
+    """Distances of which those of G heads are learned counts, clipped to where a bias still bends.
 
-    index: counts are clipped to where a bias still bends, and rounded down
-    fraction: (G, B, Tq, Tk), in [0, 1), what rounding took away
-    extra: (G, B, Tq, Tk), added to the scores: how much a key adds to the count, and what was
-        clipped
+    index: as of `Distances`; counts are rounded down
+    fraction: (G, B, Tq, S), in [0, 1), what rounding took away
+    extra: (G, B, Tq or 1, S), added to the scores: how much a key adds to the count, and the slope
+        over what was clipped
     """
 
     fraction: Tensor
     extra: Tensor
-    needs_fp32: ClassVar[bool] = True
 
 
 LEARNED = ("count", "count_end", "fertility", "fertility_end")
@@ -68,15 +66,11 @@ class MoreAnchors(Anchored):
     what a place adds, Dong and Xu 2020 (CIF); fertility, Brown et al. 1993.
     """
 
+    needs_fp32 = True
+
     def __init__(self, model: ModelConfig, vocabulary: Vocabulary) -> None:
         super().__init__(model, vocabulary)
-        self.vocabulary_size, heads = len(vocabulary), list(enumerate(self.names))
-        counting = [head for head, name in heads if name in LEARNED]
-        self.ways = [name for name in self.ways if name not in LEARNED]
-        every = [*self.ways, *counting]  # a counting head measures in a way of its own
-        self.rows = [every.index(h if h in counting else name) for h, name in heads]
-        self.reads_tokens = "repeat" in self.ways
-        self.needs_repeats = self.reads_tokens or "first" in self.ways
+        counting = [head for head, name in enumerate(self.names) if name in LEARNED]
         self.register_buffer("counting", torch.tensor(counting).long(), persistent=False)
         self.counting: Tensor  # which heads, (G,)
         names = [self.names[head] for head in counting]
@@ -90,10 +84,35 @@ class MoreAnchors(Anchored):
         if self.amounts is not None:
             nn.init.zeros_(self.amounts.bias)
 
-    def cross_state(
-        self, memory: Tensor, src: Tensor, tgt_in: Tensor | None = None, beams: int = 1
-    ) -> CrossState:
-        return MoreSourceAnchors(self, memory, src, tgt_in, beams)
+    def cross_distances(
+        self, memory: Tensor, src: Tensor, tgt_in: Tensor, queries: range
+    ) -> Distances:
+        t = torch.arange(queries.start, queries.stop, device=src.device)[:, None]
+        # the places of a parallel pass, or the beams at one place
+        asking = tgt_in.shape[1] * len(t)
+        shape = len(src), asking, src.shape[1]
+        reach, learned = farthest(queries, src), self.learned_places(memory, src)
+        measured = {
+            name: self.since_same(src, tgt_in, queries)
+            if name == "repeat"
+            else self.from_anchor(name, src, t)
+            for name in set(self.names) - set(LEARNED)
+        }
+        if learned is None:
+            distance = [measured[name].expand(shape) for name in self.names]
+            return Distances.within(reach, torch.stack(distance))
+        reached, added = learned  # (G, B, S) each
+        exact = t + 1 - reached[:, :, None, :]  # (G, B, Tq, S)
+        near = exact.clamp(-self.reach - 1, self.reach + 1)  # beyond, the slope alone goes on
+        below = near.detach().floor()
+        extra = (0.01 + added).log()[:, :, None, :] - self.slope * (exact - near).abs()
+        counts = iter(below.long())
+        distance = [
+            (next(counts) if name in LEARNED else measured[name]).expand(shape)
+            for name in self.names
+        ]
+        whole = Distances.within(reach, torch.stack(distance))
+        return CountedDistances(whole.steps, whole.index, near - below, extra)
 
     def learned_places(self, memory: Tensor, src: Tensor) -> tuple[Tensor, Tensor] | None:
         """c(j), and what place j adds to it: (G, B, S) each. None if no head counts."""
@@ -116,117 +135,38 @@ class MoreAnchors(Anchored):
         """Places (G, B, S) in the order in which a head counts, and back."""
         return torch.where(self.backwards, x.flip(2), x)
 
-    def bias(self, table: Tensor | None, distances: Distances) -> Tensor:
+    def from_anchor(self, name: str, src: Tensor, t: Tensor) -> Tensor:
+        match name:
+            case "double":
+                return 2 * t - self.since_separator(src)[:, None, :]
+            case "double_wrap":
+                n = (src >= FIRST_SYMBOL_ID).sum(1)[:, None, None]
+                return 2 * (t - n // 2) - torch.arange(src.shape[1], device=src.device)
+            case "first":
+                return -repeats_of(src)[:, None, :]
+        return super().from_anchor(name, src, t)
+
+    def since_same(self, src: Tensor, tgt_in: Tensor, queries: range) -> Tensor:
+        """Occurrences of a query's token between its own place and place j: (B, W Tq, S)."""
+        here = slice(queries.start, queries.stop)
+        tokens = tgt_in[:, :, here].flatten(1)[..., None]  # (B, W Tq, 1)
+        before = repeats_of(tgt_in.flatten(0, 1)).view_as(tgt_in)[:, :, here].flatten(1)[..., None]
+        same = tokens == src[:, None, :]
+        n = (src >= FIRST_SYMBOL_ID).sum(1)[:, None, None]
+        distance = (before - repeats_of(src)[:, None, :]).where(same, n + 2)
+        past_all = before - same.sum(-1, keepdim=True)
+        return torch.where(src[:, None, :] == EOS_ID, past_all, distance)
+
+    def bias(self, table: Tensor, distances: Distances) -> Tensor:
         """The bias of `Anchored`, (B or 1, H, Tq, Tk), interpolated for heads that count."""
         bias = super().bias(table, distances)
         if not isinstance(distances, CountedDistances):
             return bias
         heads = self.counting
-        weights = self.with_slope(table)[heads]
-        features = self.features_up_to(distances.offset, weights)
-        next_steps = distances.index[len(self.ways) :] + 1
-        above = self.weigh(weights, features, next_steps, range(len(heads)))
+        values = self.values(table, distances.steps)[heads]  # (G, N)
+        above = self.look_up(values, distances.index[heads] + 1).transpose(0, 1)
         fraction, extra = distances.fraction.transpose(0, 1), distances.extra.transpose(0, 1)
         return bias.index_add(1, heads, (above - bias[:, heads]) * fraction + extra)
-
-
-class MoreSourceAnchors(SourceAnchors):
-    """The anchors of A sources with W beams each.
-
-    repeats: (A, S), how often the id of a place occurs before it
-    reached, added: (G, A, S), the count at each place, and what the place adds
-    token_counts: (A, W, V), how often each beam has read each token, when decoding
-    tokens, token_repeats: (A, Tq), tokens of the queries, and how often each occurs before; the
-        queries are all places of a parallel pass, or the beams at one place
-    """
-
-    def __init__(
-        self,
-        scheme: MoreAnchors,
-        memory: Tensor,
-        src: Tensor,
-        tgt_in: Tensor | None,
-        beams: int,
-    ) -> None:
-        super().__init__(scheme, src)
-        self.repeats = repeats_of(src) if scheme.needs_repeats else None
-        learned = scheme.learned_places(memory, src)
-        self.reached: Tensor | None = learned[0] if learned else None
-        self.added: Tensor | None = learned[1] if learned else None
-        self.tokens = self.token_repeats = self.token_counts = None
-        if scheme.reads_tokens and tgt_in is not None:
-            self.tokens, self.token_repeats = tgt_in, repeats_of(tgt_in)
-        elif scheme.reads_tokens:
-            self.token_counts = src.new_zeros(len(src), beams, scheme.vocabulary_size)
-
-    def advance(self, tokens: Tensor) -> None:
-        if self.token_counts is None:
-            return
-        before = self.token_counts.gather(2, tokens[..., None])
-        self.token_counts.scatter_(2, tokens[..., None], before + 1)
-        self.tokens, self.token_repeats = tokens, before.squeeze(2)
-
-    def distances(self, queries: range) -> Distances:
-        """Distances from each anchor in use; counted distances last."""
-        offset, index = 2 * (queries.stop + self.src.shape[1]), self.measure(queries)
-        if self.reached is None or self.added is None:
-            return Distances(torch.stack(index).add_(offset), offset)
-        scheme, t = self.scheme, arange(queries, self.src.device)[:, None]
-        exact = t + 1 - self.reached[:, :, None, :]
-        exact = exact.expand(-1, len(self.src), self._rows(queries), -1)
-        near = exact.clamp(-scheme.reach - 1, scheme.reach + 1)  # beyond, the slope alone goes on
-        below = near.detach().floor()
-        clipped = scheme.slope * (exact - near).abs()
-        extra = (0.01 + self.added).log()[:, :, None, :] - clipped
-        index += [*below.long()]
-        return CountedDistances(torch.stack(index).add_(offset), offset, near - below, extra)
-
-    def measure(self, queries: range) -> list[Tensor]:
-        """Distances from each anchor in use that does not count: (A, Tq, S) each."""
-        t = arange(queries, self.src.device)[:, None]
-        shape = (len(self.src), self._rows(queries), self.src.shape[1])
-        return [self.from_anchor(name, t).expand(shape) for name in self.scheme.ways]
-
-    def _rows(self, queries: range) -> int:
-        """Queries of a pass; when decoding, the beams of one place if they differ."""
-        return len(queries) if self.token_counts is None else self.token_counts.shape[1]
-
-    def from_anchor(self, name: str, t: Tensor) -> Tensor:
-        """Distances from one anchor, for target places t (Tq, 1): (A or 1, Tq, S)."""
-        if name == "double":
-            return 2 * t - self.since[:, None, :]
-        if name == "double_wrap":
-            j = torch.arange(self.src.shape[1], device=t.device)
-            return 2 * (t - self.symbols[:, None, None] // 2) - j
-        if name == "repeat":
-            return self.since_same()
-        if name == "first":
-            assert self.repeats is not None
-            return -self.repeats[:, None, :]
-        return super().from_anchor(name, t)
-
-    def since_same(self) -> Tensor:
-        """Occurrences of a query's token between its own and place j's: (A, Tq, S)."""
-        assert self.repeats is not None
-        assert self.tokens is not None and self.token_repeats is not None
-        same = self.tokens[..., None] == self.src[:, None, :]
-        distance = self.token_repeats[..., None] - self.repeats[:, None, :]
-        past_all = self.token_repeats[..., None] - same.sum(-1, keepdim=True)
-        distance = distance.where(same, self.symbols[:, None, None] + 2)
-        return torch.where(self.src[:, None, :] == EOS_ID, past_all, distance)
-
-    def select_sources(self, sources: Tensor) -> None:
-        super().select_sources(sources)
-        self.repeats = None if self.repeats is None else self.repeats[sources]
-        self.reached = None if self.reached is None else self.reached[:, sources]
-        self.added = None if self.added is None else self.added[:, sources]
-        if self.token_counts is not None:
-            self.token_counts = self.token_counts[sources]
-
-    def select_beams(self, parents: Tensor) -> None:
-        if self.token_counts is not None:
-            index = parents[..., None].expand_as(self.token_counts)
-            self.token_counts.copy_(self.token_counts.gather(1, index))
 
 
 def repeats_of(ids: Tensor) -> Tensor:

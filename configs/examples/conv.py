@@ -14,7 +14,7 @@ from torch.nn import functional as F
 
 from toytrans.config.schema import ModelConfig
 from toytrans.errors import UserError
-from toytrans.model.backends import Dropout
+from toytrans.model.dropout import Dropout
 from toytrans.model.positions.absolute import sinusoids
 from toytrans.model.seq2seq import RowState, Seq2Seq
 from toytrans.tokens import PAD_ID

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from toytrans.config.schema import ModelConfig
 from toytrans.errors import UserError
-from toytrans.model.backends import Dropout
+from toytrans.model.dropout import Dropout
 from toytrans.model.seq2seq import RowState, Seq2Seq
 from toytrans.tokens import PAD_ID
 

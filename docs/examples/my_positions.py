@@ -1,7 +1,7 @@
 # my_positions.py
 import torch
 
-from toytrans.model.positions.relative import Relative
+from toytrans.model.positions.base import Relative
 
 
 class LogDistance(Relative):
@@ -12,5 +12,7 @@ class LogDistance(Relative):
 
     bias_weights, bias_deviation = 2, 0.5
 
-    def features(self, distance: torch.Tensor) -> torch.Tensor:
-        return torch.stack((torch.log1p(distance.abs()), distance.sign()), -1)
+    def values(self, table: torch.Tensor, distance: torch.Tensor) -> torch.Tensor:
+        """What distances (N,) add to the scores of each head, (H, N)."""
+        a, b = table[:, :1], table[:, 1:]  # (H, 1) each
+        return a * torch.log1p(distance.abs()) + b * distance.sign()

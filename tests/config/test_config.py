@@ -228,10 +228,6 @@ GAPS = ("model.random_positions=true", "model.max_positions=100")  # room for a 
         (["data.task=addition", "data.train_length=[1, 2]"], ("data.train_length", "3 or more")),
         ([*GAPS, "data.train_length=[1, 25]"], ("data.train_length: 25", "the 24 that")),
         (["model.positions=anchored", "model.source_bos=false"], ("source_bos", "from BOS")),
-        (
-            ["model.backward=by_hand", "train.precision=bf16"],
-            ("train.precision", "fp32 or fp64, not bf16"),
-        ),
         # what just fits is taken
         (["model.d_model=7", "model.n_heads=7", "model.positions=none"], ()),
         ([TABLE, "data.test_length=[1, 511]"], ()),
@@ -278,8 +274,6 @@ ABSOLUTE = {"score_cap": 0.0, "source_bos": False, "max_positions": None}
         (["train.max_steps=299"], "train", {"warmup_steps": 99, "eval_every": 74}),
         (["train.max_steps=3"], "train", {"warmup_steps": 1, "eval_every": 1}),
         (["train.max_steps=0"], "train", {"warmup_steps": 0, "eval_every": 1}),
-        (["model.backward=by_hand"], "train", {"precision": "fp32"}),
-        (["model.backward=autograd"], "train", {"precision": "auto"}),
         (["model.positions=sinusoidal"], "model", ABSOLUTE),
         ([TABLE], "model", ABSOLUTE | {"max_positions": 512}),
         (["model.positions=anchored"], "model", ABSOLUTE | {"score_cap": 1.0, "source_bos": True}),

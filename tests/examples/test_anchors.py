@@ -76,7 +76,7 @@ def test_every_anchor_in_cross_attention(positions):
     if counting:
         raw = model.positions.amounts(memory)
         assert 0 < (1 + raw < 0).sum() < raw.numel(), "some take away"
-    distances = model.positions.cross_state(memory, src, tgt_in).distances(range(7))
+    distances = model.positions.cross_distances(memory, src, tgt_in[:, None], range(7))
     bias = model.positions.bias(attention.bias_table, distances)
     assert bias.shape == (2, len(anchors), 7, 8)
     for row, ids in enumerate(src.tolist()):
@@ -97,10 +97,10 @@ def test_amounts_are_clipped_and_still_learn():
     src = torch.tensor([[BOS_ID, 5, 6, 7, EOS_ID]])
     with torch.no_grad():
         model.positions.amounts.bias.copy_(torch.tensor([2.0, -4.0]))
-    sources = model.positions.cross_state(0.01 * torch.randn(1, 5, 24).double(), src)
-    assert torch.allclose(sources.reached[0, 0], torch.tensor([0.0, 1, 2, 3, 4]).double())
-    assert torch.allclose(sources.reached[1, 0], torch.tensor([1.0, 0, 0, 0, 0]).double())
-    sources.added[0].sum().backward()
+    reached, added = model.positions.learned_places(0.01 * torch.randn(1, 5, 24).double(), src)
+    assert torch.allclose(reached[0, 0], torch.tensor([0.0, 1, 2, 3, 4]).double())
+    assert torch.allclose(reached[1, 0], torch.tensor([1.0, 0, 0, 0, 0]).double())
+    added[0].sum().backward()
     gradient = model.positions.amounts.bias.grad
     assert gradient[0] > 0 == gradient[1]
 

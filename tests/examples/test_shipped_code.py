@@ -9,7 +9,7 @@ from torch import Tensor, nn
 
 import toytrans
 from toytrans.config.yaml import write_yaml
-from toytrans.model.build import build
+from toytrans.model.build import build_sound_model
 from toytrans.model.decoding import search
 from toytrans.model.seq2seq import Seq2Seq
 from toytrans.tokens import BOS_ID, EOS_ID
@@ -22,7 +22,7 @@ MODELS = [RNN, "rnn.py:LuongLSTM", CONV, "conv.py:Sinusoidal", "conv.py:EvenKern
 def example(name: str, **model: object) -> Seq2Seq:
     """A small model of an example, fresh weights, fp64."""
     sizes = {"class": f"{EXAMPLES}/{name}", "max_positions": 64, "tie_embeddings": False}
-    return build(config_of(model=sizes | model).model, VOCABULARY).double().eval()
+    return build_sound_model(config_of(model=sizes | model).model, VOCABULARY).double().eval()
 
 
 def ids() -> tuple[Tensor, Tensor]:
@@ -37,7 +37,7 @@ def test_decoding_from_a_state_equals_whole_passes(name: str, monkeypatch: pytes
     """Step by step and by beams, whose states change places; rows of pads do no harm."""
     model, (src, tgt_in) = example(name), ids()
     state = model.start_decoding(src, 4)
-    steps = [state.next_logits(token[:, None])[:, 0] for token in tgt_in.unbind(1)]
+    steps = [state.next_logits(tokens) for tokens in tgt_in.unbind(1)]
     assert torch.allclose(torch.stack(steps, 1), model(src, tgt_in), atol=1e-12)
     with_state = search(model, src[:3], beam=3)
     monkeypatch.setattr(type(model), "start_decoding", Seq2Seq.start_decoding)

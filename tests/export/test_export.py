@@ -102,7 +102,7 @@ def test_distances_past_the_last_bucket(tmp_path: Path):
 @pytest.mark.parametrize(
     "options",
     [
-        {"tie_embeddings": False, "backward": "by_hand", "n_encoder_layers": 3},
+        {"tie_embeddings": False, "n_encoder_layers": 3},
         {"share_layers": True, "pad_mask": "keys_and_queries"},
         {"n_heads": 6, "d_model": 48, "score_cap": 3},
     ],

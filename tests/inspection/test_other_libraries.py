@@ -13,8 +13,7 @@ from torch.nn import functional as F
 from toytrans.errors import UserError
 from toytrans.export.to_huggingface import converted
 from toytrans.inspection.masks import LIBRARIES, convert
-from toytrans.model.attention import Attention
-from toytrans.model.context import AttentionContext
+from toytrans.model.attention import Attention, AttentionContext
 from toytrans.model.masks import MaskMaker, Masks
 from toytrans.tokens import PAD_ID
 
@@ -127,7 +126,7 @@ def both(
     assert [*dict.fromkeys(each.attention for each in arguments)] == [*ATTENTIONS]
     given = {each.argument: each.tensor for each in arguments if each.attention == name}
     keys_values = attention.keys_values(memory) if name == "cross" else None
-    ours = attention(x, AttentionContext.of(getattr(masks, name), None, x.dtype), keys_values)
+    ours = attention(x, AttentionContext.of(getattr(masks, name), x.dtype), keys_values)
     return ours, WAYS[library](attention, x, memory, **given)
 
 

@@ -80,7 +80,7 @@ def test_a_layer_goes_on_from_the_layer_before_it(part: Part, model: dict):
     "model",
     [
         {"share_layers": True, "positions": "anchored"},
-        {"norm": "post", "backward": "by_hand", "activation": "gelu_tanh"},
+        {"norm": "post", "activation": "gelu_tanh"},
         {"tie_embeddings": False, "pad_mask": "keys_and_queries"},
     ],
 )

@@ -1,14 +1,19 @@
 """Decoding: a step equals the parallel pass, greedy search needs no cache, beams find the best."""
 
 import itertools
+from typing import get_args
 
 import pytest
 import torch
 from conftest import EVERY_ANCHOR, SCHEMES, VOCABULARY, model_of
 
+from toytrans.config.names import FaultName
+from toytrans.errors import UserError
 from toytrans.model import decoding
-from toytrans.model.decoding import CachedState, search, token_limits
+from toytrans.model.decoding import search, token_limits
+from toytrans.model.transformer import CachedState
 from toytrans.tokens import BOS_ID, EOS_ID, PAD_ID, Vocabulary
+from toytrans.training.faults import plant
 
 SRC = torch.tensor(
     [[1, 5, 6, 7, 4, 2], [1, 8, 13, 2, 0, 0], [1, 2, 0, 0, 0, 0], [1, 9, 9, 9, 2, 0]]
@@ -33,33 +38,50 @@ def test_step_by_step_logits_equal_one_parallel_pass(positions, norm):
     with torch.no_grad():
         whole = model(SRC, tgt_in)
         state = model.start_decoding(SRC, 5)
-        steps = [state.next_logits(tgt_in[:, t : t + 1]) for t in range(5)]
-    assert torch.allclose(torch.cat(steps, 1), whole, atol=1e-12)
+        steps = [state.next_logits(tgt_in[:, t]) for t in range(5)]
+    assert torch.allclose(torch.stack(steps, 1), whole, atol=1e-12)
+
+
+@pytest.mark.parametrize("fault", get_args(FaultName))
+@torch.no_grad()
+def test_decoding_is_the_model_applied_to_the_prefix_under_every_fault(fault):
+    """The whole, broken model: where its mask is not causal, row t of a longer pass is another."""
+    tgt_in = torch.tensor([[1, 4, 7, 6, 5]]).expand(4, 5)
+    for scheme in SCHEMES:
+        model = lively(scheme)
+        try:
+            plant(fault, model)
+        except UserError as error:
+            assert (fault, scheme) == ("no_position", {"positions": "none"}), error
+            continue
+        state = model.start_decoding(SRC, 5, 2)
+        for length in range(1, 6):
+            prefix = tgt_in[:, :length]
+            expected = model(SRC, prefix)[:, -1].repeat_interleave(2, 0)
+            found = state.next_logits(prefix[:, -1].repeat_interleave(2))
+            assert torch.allclose(found, expected, atol=1e-12), (scheme, length)
+            state.select(torch.tensor([1, 0, 2, 2, 4, 5, 7, 7]))
 
 
 @pytest.mark.parametrize("model", ["anchored", "rotary", EVERY_ANCHOR], ids=str)
 @torch.no_grad()
-def test_beams_sharing_a_cache_see_their_own_past_alone(model):
-    """Logits of beams that change places step by step equal those of whole passes over what each
-    has said."""
-    model = lively(model)
-    src = SRC
-    state = model.start_decoding(src, 4, 3)
-    said = torch.full((4, 3, 1), BOS_ID)
+def test_each_beam_sees_its_own_past_alone(model):
+    """Logits of beams that change places step by step, and whose sources leave, equal those of
+    whole passes over what each has said."""
+    model, beams = lively(model), 3
+    src = SRC.repeat_interleave(beams, 0)  # a row for each beam
+    state = model.start_decoding(SRC, 4, beams)
+    said = torch.full((len(src), 1), BOS_ID)
     for step in range(4):
-        logits = state.next_logits(said[:, :, -1])
-        for beam in range(3):
-            whole = model(src, said[:, beam])[:, -1]
-            assert torch.allclose(logits[:, beam], whole, atol=1e-12)
-        parents = torch.randint(3, (len(src), 3))
-        assert (parents.sort(1).values != torch.arange(3)).any(), "some beam ends, one divides"
-        before = said.gather(1, parents[..., None].expand_as(said))
-        said = torch.cat((before, torch.randint(3, 9, (len(src), 3, 1))), 2)
-        state.select_beams(parents)
-        if step == 1:
-            kept = torch.tensor([2, 0, 3])
-            state.select_sources(kept)
-            said, src = said[kept], SRC[kept]
+        logits = state.next_logits(said[:, -1])
+        assert torch.allclose(logits, model(src, said)[:, -1], atol=1e-12)
+        sources = torch.arange(len(src) // beams) if step != 1 else torch.tensor([0, 2, 3])
+        parents = torch.randint(beams, (len(sources), beams))
+        assert (parents.sort(1).values != torch.arange(beams)).any(), "some beam ends, one divides"
+        rows = (sources[:, None] * beams + parents).flatten()
+        state.select(rows)
+        src, newest = src[rows], torch.randint(3, 9, (len(rows), 1))
+        said = torch.cat((said[rows], newest), 1)
 
 
 def test_limits_depend_on_the_source_and_on_a_learned_table():
@@ -78,7 +100,7 @@ def scored(model, src, sequence):
     """Log-probability of a sequence, step by step."""
     state, newest, total = model.start_decoding(src, len(sequence)), BOS_ID, 0.0
     for token in sequence:
-        logits = state.next_logits(torch.tensor([[newest]]))[0, 0]
+        logits = state.next_logits(torch.tensor([newest]))[0]
         total += logits.log_softmax(-1)[token].item()
         newest = token
     return total
@@ -117,13 +139,13 @@ def test_rows_leave_and_the_others_do_not_notice(model, width, monkeypatch):
     rows = [[BOS_ID, *source, EOS_ID] for source in sources]
     src = torch.tensor([row + [PAD_ID] * (9 - len(row)) for row in rows])
     sizes = []
-    select = CachedState.select_sources
+    select = CachedState.select
 
-    def noted(state, kept):
-        sizes.append(len(kept))
-        select(state, kept)
+    def noted(state, rows):
+        sizes.append(len(rows) // width)
+        select(state, rows)
 
-    monkeypatch.setattr(CachedState, "select_sources", noted)
+    monkeypatch.setattr(CachedState, "select", noted)
     together = search(model, src, beam=width)
     assert sizes and sizes == sorted(sizes, reverse=True) and sizes[-1] < 10
     for number, row in enumerate(rows):
@@ -132,3 +154,15 @@ def test_rows_leave_and_the_others_do_not_notice(model, width, monkeypatch):
         assert ids[: len(said)].tolist() == said and not ids[len(said) :].any()
         if width > 1:
             assert together.score[number].item() == pytest.approx(alone.score.item(), abs=1e-9)
+
+
+def test_a_programs_own_choice_of_products_is_no_error():
+    """Made by torch's newer settings, after which its older ones cannot be read."""
+    chosen, model = torch.backends.cuda.matmul, model_of(VOCABULARY).eval()
+    before, chosen.fp32_precision = chosen.fp32_precision, "tf32"
+    try:
+        with pytest.raises(RuntimeError, match="precision"):
+            torch.get_float32_matmul_precision()
+        assert len(search(model, torch.tensor([[1, 5, 6, 2]])).tokens) == 1
+    finally:
+        chosen.fp32_precision = before

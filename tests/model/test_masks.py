@@ -3,7 +3,7 @@
 import torch
 
 from toytrans.model import masks
-from toytrans.model.context import AttentionContext, additive, has_visible_key
+from toytrans.model.attention import AttentionContext, mask_as_numbers
 
 SRC = torch.tensor([[5, 6, 2, 0], [5, 6, 7, 2]])
 TGT = torch.tensor([[1, 5, 0], [1, 7, 6]])
@@ -31,14 +31,15 @@ def test_keys_and_queries_closes_pad_rows_too():
     assert found.encoder_self[0, 0].int().tolist() == [[1, 1, 1, 0]] * 3 + [[0, 0, 0, 0]]
     assert found.decoder_self[0, 0].int().tolist() == [[1, 0, 0], [1, 1, 0], [0, 0, 0]]
     assert found.cross[0, 0].int().tolist() == [[1, 1, 1, 0]] * 2 + [[0] * 4]
-    assert has_visible_key(found.cross)[0, 0, :, 0].tolist() == [True, True, False]
+    context = AttentionContext.of(found.cross, torch.float32)
+    assert context.has_visible_key[0, 0, :, 0].tolist() == [True, True, False]
 
 
 def test_closed_places_are_finite_numbers_in_every_precision():
     mask = masks.MaskMaker().encoder_self(SRC)
     for dtype in (torch.float16, torch.bfloat16, torch.float32, torch.float64):
-        numbers = additive(mask, dtype)
+        numbers = mask_as_numbers(mask, dtype)
         assert numbers.isfinite().all() and numbers[0, 0, 0].tolist()[:3] == [0, 0, 0]
         assert numbers[0, 0, 0, 3] < -6e4
-    context = AttentionContext.of(mask, None, torch.float32)
+    context = AttentionContext.of(mask, torch.float32)
     assert context.has_visible_key is None, "every row sees something"

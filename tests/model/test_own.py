@@ -15,7 +15,7 @@ from torch import Tensor, nn
 import toytrans
 from toytrans import user_code
 from toytrans.config.load import load_config
-from toytrans.model.build import OwnModel, build
+from toytrans.model.build import OwnModel, build_sound_model
 from toytrans.model.decoding import search
 from toytrans.model.seq2seq import Seq2Seq
 from toytrans.sweeps import trial
@@ -35,7 +35,7 @@ def examples(here: Path) -> Path:
 def own(**model: object) -> Seq2Seq:
     config = config_of(model={"d_model": 8, "n_heads": 2, **model})
     user_code.trust(config.references.values())
-    return build(config.model, VOCABULARY).eval()
+    return build_sound_model(config.model, VOCABULARY).eval()
 
 
 def ids() -> tuple[Tensor, Tensor]:
@@ -47,8 +47,8 @@ def test_own_positions_bias_by_their_formula():
     model = own(positions=POSITIONS)
     attention = model.encoder_stack()[0].self_attention
     table = attention.bias_table
-    assert table is not None and table.shape == (2, 2)
-    distances = model.positions.self_distances(range(5), range(5), torch.device("cpu"))
+    assert table.shape == (2, 2)
+    distances = model.positions.self_distances(range(5), torch.device("cpu"))
     assert distances is not None
     d = torch.arange(5)[:, None] - torch.arange(5)
     expected = table[:, :1, None] * torch.log1p(d.abs()) + table[:, 1:, None] * d.sign()
@@ -216,10 +216,8 @@ def test_what_code_raises_on_the_way_names_the_line(here: Path, command: Command
     assert failure is not None and failure.reason == f"your code: {words} (x.py:4)"
 
 
-def test_a_config_with_a_model_of_ones_own(here: Path, refused: Callable[..., str]):
+def test_a_config_with_a_model_of_ones_own(here: Path):
     config = config_of(model={"class": MODEL, "d_model": 33})  # which 2 heads do not divide
     assert config.model.max_positions is None
     assert config.model_dump()["model"]["class"] == f"{here}/{MODEL}"
     assert not config.source_bos and config.model.cross_positions == "none"
-    by_hand = ("--set", f"model.class={MODEL}", "--set", "model.backward=by_hand")
-    assert "no model of your own" in refused("train", "c.yaml", *by_hand)

@@ -6,7 +6,7 @@ from conftest import SCHEMES, VOCABULARY, model_of
 from torch import nn
 
 from toytrans.config.schema import ModelConfig
-from toytrans.model.initialisation import count_parameters
+from toytrans.model.seq2seq import count_parameters
 from toytrans.model.transformer import Transformer
 from toytrans.tokens import Vocabulary
 

@@ -112,7 +112,7 @@ EXTREMES = st.sampled_from(
 )
 WORDS = st.sampled_from(
     [*get_args(TaskName), *get_args(PositionName), *get_args(FaultName), *get_args(FormatName)]
-    + ["auto", "cpu", "cuda:0", "post", "gelu", "cosine", "bf16", "by_hand", "~", "no", ""]
+    + ["auto", "cpu", "cuda:0", "post", "gelu", "cosine", "bf16", "~", "no", ""]
     + ["data.tsv", "data.src", "/dev/zero", ".", "\x1b[31m", "[red]", "\0", "x" * 300]
 )
 LEAVES = st.none() | st.booleans() | EXTREMES | st.integers(0, 9) | WORDS | st.text(max_size=9)

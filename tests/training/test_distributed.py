@@ -37,7 +37,7 @@ STEPS, SHRUNK = 12, 5
 SCENARIOS: dict[str, dict] = {
     "fp64": {"train": {"max_steps": STEPS, "eval_every": 8}},
     "few rows": {"data": SMALL | {"batch_tokens": 20, "valid_examples": 1}},
-    "by hand": {"model": {"backward": "by_hand"}, "train": {"accumulate": 2}},
+    "accumulated": {"train": {"accumulate": 2}},
 }
 """Under which one process and two have the same losses."""
 

@@ -75,7 +75,6 @@ def test_recorded_updates_have_the_numbers_of_eager_ones(tmp_path, scheme, preci
         ({"train": {"accumulate": 2}}, "cuda:0", 1),
         ({"train": {"precision": "fp64"}}, "cuda:0", 1),
         ({"fault": "pad_is_eos"}, "cuda:0", 1),
-        ({"model": {"backward": "by_hand"}}, "cuda:0", 1),
         ({"model": EVERY_ANCHOR}, "cuda:0", 1),
     ],
     ids=str,

@@ -225,7 +225,7 @@ def _print_results(trainer: "Trainer") -> None:
     like `toytrans eval`."""
     from toytrans import load
     from toytrans.data.pairs import all_pairs
-    from toytrans.model.initialisation import count_parameters
+    from toytrans.model.seq2seq import count_parameters
 
     context, progress = trainer.context, trainer.progress
     run = context.on_main(lambda: load(trainer.run, "best", "cpu"))

@@ -11,7 +11,6 @@ PositionName = Literal[
 ]
 CrossPositionName = Literal["none", "anchored"]
 PadMask = Literal["keys", "keys_and_queries"]
-Backward = Literal["autograd", "by_hand"]
 FaultName = Literal[
     "no_causal",
     "triangle_off_by_one",

@@ -43,7 +43,6 @@ from pydantic_core import PydanticCustomError
 
 from toytrans.config.hidden_fault import is_hidden
 from toytrans.config.names import (
-    Backward,
     CrossPositionName,
     FaultName,
     FormatName,
@@ -332,8 +331,6 @@ class ModelConfig(Section):
     """Use one table for source embedding, target embedding and output."""
     pad_mask: PadMask = "keys"
     """Mask pads as keys only, or as keys and queries."""
-    backward: Backward = "autograd"
-    """Compute gradients by autograd, or by the formulas derived by hand."""
 
     def _derive(self) -> None:
         ours = self.class_ is None  # a model of the user's heeds what it likes
@@ -346,8 +343,6 @@ class ModelConfig(Section):
 
     def _check(self) -> None:
         if self.class_ is not None:
-            if self.backward == "by_hand":
-                raise refusal("backward", "by_hand derives no model of your own; take autograd")
             return
         if self.d_model % self.n_heads:
             divisors = [h for h in range(1, self.d_model + 1) if self.d_model % h == 0]
@@ -486,14 +481,8 @@ class Config(Section):
             low, high = data.train_length
             data._set(test_length=(low, max(high, min(high + 5, self._room(data.limits)))))
         object.__setattr__(self, "data", data)
-        if self.model.backward == "by_hand" and self.train.precision == "auto":
-            train = self.train.model_copy(update={"precision": "fp32"})
-            object.__setattr__(self, "train", train)
 
     def _check(self) -> None:
-        if self.model.backward == "by_hand" and self.train.precision == "bf16":
-            reason = "model.backward: by_hand takes fp32 or fp64, not bf16"
-            raise refusal("train.precision", reason)
         if self.fault is not None and self.model.class_ is not None:
             raise refusal("fault", "faults are made in toytrans' models; leave out model.class")
         if self.data.task is not None and (found := self.misfit(self.data.limits)):

@@ -21,8 +21,7 @@ from toytrans.inspection.table import (
 )
 from toytrans.inspection.trace import Trace, layout, memory_tables, split_heads, trace
 from toytrans.inspection.walkthrough import TINY
-from toytrans.model.attention import Intermediates, eager_attention
-from toytrans.model.context import AttentionContext
+from toytrans.model.attention import AttentionContext, AttentionSteps, eager_attention
 from toytrans.model.masks import causal_mask, padding_mask
 from toytrans.model.transformer import Transformer
 from toytrans.tokens import EOS_ID, PAD_ID, Vocabulary
@@ -33,7 +32,7 @@ def _model(width: int, n_heads: int, vocabulary: Vocabulary) -> Transformer:
     return fresh(lambda: Transformer(config, vocabulary), 0)
 
 
-def _attend(qkv: Iterable[Tensor], scale: float | None = None) -> Intermediates:
+def _attend(qkv: Iterable[Tensor], scale: float | None = None) -> AttentionSteps:
     q, k, v = qkv
     return eager_attention(q, k, v, AttentionContext(), scale=scale)
 
@@ -285,7 +284,7 @@ def decoding(inspected: InspectedBatch, row: int) -> list[Table]:
     with torch.no_grad():
         parallel = model(src, tgt_in)
         state = model.start_decoding(src, tgt_in.shape[1])
-        steps = [state.next_logits(tokens[:, None])[:, 0] for tokens in tgt_in.T]
+        steps = [state.next_logits(tokens) for tokens in tgt_in.T]
         # the model's own mask, but the decoder sees the future
         future = ~causal_mask(tgt_in.shape[1]) & real[:, None, None]
         opened = model.masks.decoder_self(tgt_in) | future

@@ -47,7 +47,7 @@ from toytrans.inspection.table import (
     numbers,
     shape_of,
 )
-from toytrans.model.context import AttentionContext
+from toytrans.model.attention import AttentionContext
 from toytrans.model.masks import MaskMaker, Masks, causal_mask, padding_mask
 from toytrans.tokens import PAD_ID
 
@@ -230,7 +230,8 @@ def _empty_rows(inspected: InspectedBatch) -> Table:
     row, query = int((~padding_mask(src)).sum(1).argmax()), src.shape[1] - 1
     mask = inspected.full_mask("encoder_self")[:, None].clone()  # (B, 1, S, S)
     mask[row, 0, query] = False
-    context = AttentionContext.of(mask, call.context.distances, call.x.dtype)
+    positions, distances = call.context.positions, call.context.distances
+    context = AttentionContext.of(mask, call.x.dtype, positions, distances)
     place = row, 0, query
     closed = call.intermediates(context)
     scores = call.unmasked().masked[place]  # (Tk,), finite
@@ -273,7 +274,7 @@ def _softmax_row(inspected: InspectedBatch) -> Table:
     steps = [("q k^T", masked.q[place] @ masked.k[row, 0].T), ("scaled", masked.scores[place])]
     if call.module.cap:
         steps.append(("capped", masked.capped[place]))
-    if call.module.score_bias(call.context) is not None:
+    if call.module.position_bias(call.context) is not None:
         steps.append(("+ bias", unmasked.masked[place]))
     steps.append(("+ mask", masked.masked[place]))
     rows = [(title, [*numbers(values), "|"]) for title, values in steps]

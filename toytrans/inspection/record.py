@@ -14,9 +14,14 @@ from torch import Tensor, nn
 
 from toytrans.data.batches import Batch
 from toytrans.errors import UserError
-from toytrans.model.attention import Attention, Intermediates, eager_attention
+from toytrans.model.attention import (
+    Attention,
+    AttentionContext,
+    AttentionSteps,
+    KeysValues,
+    eager_attention,
+)
 from toytrans.model.build import as_transformer
-from toytrans.model.context import AttentionContext, KeysValues
 from toytrans.model.seq2seq import Seq2Seq
 from toytrans.model.transformer import Transformer
 
@@ -58,14 +63,14 @@ class AttentionCall(NamedTuple):
     memory_kv: KeysValues | None = None
 
     @torch.no_grad()
-    def intermediates(self, context: AttentionContext | None = None) -> Intermediates:
+    def intermediates(self, context: AttentionContext | None = None) -> AttentionSteps:
         """Every intermediate of a pass without dropout, optionally with another mask.
 
         Raises UserError if the model has diverged.
         """
         module, context = self.module, context or self.context
-        q, k, v = module.queries_keys_values(self.x, self.memory_kv)
-        bias = module.score_bias(context)
+        q, k, v = module.queries_keys_values(self.x, context, self.memory_kv)
+        bias = module.position_bias(context)
         steps = eager_attention(q, k, v, context, bias, module.cap, scale=module.scale)
         if not bool(steps.weights.isfinite().all()):
             raise UserError(
@@ -74,10 +79,10 @@ class AttentionCall(NamedTuple):
             )
         return steps
 
-    def unmasked(self) -> Intermediates:
+    def unmasked(self) -> AttentionSteps:
         """Every intermediate of the same attention without a mask."""
         return self.intermediates(
-            replace(self.context, mask=None, additive=None, has_visible_key=None)
+            replace(self.context, mask=None, mask_bias=None, has_visible_key=None)
         )
 
 

@@ -220,7 +220,7 @@ def _attention(call: AttentionCall, memory: Tensor, key_ids: Tensor) -> Iterator
     yield Step("scores", steps.scores, "weights", f"{note}\nBefore the mask.")
     if module.cap:
         yield Step("capped", steps.capped, "weights")
-    if (bias := module.score_bias(call.context)) is not None:
+    if (bias := module.position_bias(call.context)) is not None:
         yield Step("bias", bias.detach(), "weights")
     yield Step("unmasked_weights", call.unmasked().weights, "weights")
     if call.context.mask is not None:

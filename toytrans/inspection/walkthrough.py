@@ -27,7 +27,7 @@ from toytrans.inspection.table import (
     shape_of,
     tiny,
 )
-from toytrans.model.attention import Intermediates
+from toytrans.model.attention import AttentionSteps
 from toytrans.model.masks import MaskMaker, padding_mask
 from toytrans.model.transformer import Transformer
 from toytrans.tokens import vocabulary_of
@@ -86,9 +86,9 @@ def steps(pairs: Pairs, origin: str = "") -> Iterator[Table]:
     yield _conclusion(model, batch)
 
 
-def _attention(inspected: InspectedBatch, name: str, row: int) -> Intermediates:
+def _attention(inspected: InspectedBatch, name: str, row: int) -> AttentionSteps:
     """The intermediates of one attention for one pair, of its only head."""
-    return Intermediates(*(each[row, 0] for each in inspected.calls[name].intermediates()))
+    return AttentionSteps(*(each[row, 0] for each in inspected.calls[name].intermediates()))
 
 
 def _encoder(inspected: InspectedBatch, row: int) -> Iterator[Table]:

@@ -6,23 +6,20 @@ from torch import Tensor, nn
 from toytrans import user_code
 from toytrans.config.schema import MOST_PARAMETERS, ModelConfig
 from toytrans.errors import UserError
-from toytrans.model.initialisation import count_parameters
-from toytrans.model.seq2seq import Seq2Seq
+from toytrans.model.seq2seq import Seq2Seq, count_parameters
 from toytrans.model.transformer import Transformer
 from toytrans.tokens import BOS_ID, EOS_ID, PAD_ID, Vocabulary
 
 
-def build(model: ModelConfig, vocabulary: Vocabulary) -> Seq2Seq:
-    """A transformer with fresh weights, and with manual backward if the config asks for it; or the
-    user's own model. Raises UserError."""
-    if model.class_ is not None:
-        return own_model(model, model.class_, len(vocabulary))
-    transformer = Transformer(model, vocabulary)
-    if model.backward == "by_hand":
-        from toytrans.model.manual_backward.layers import use_manual_backward
+def build_sound_model(model: ModelConfig, vocabulary: Vocabulary) -> Seq2Seq:
+    """The transformer with fresh weights, or the user's own model. Raises UserError where the
+    user's code is not one.
 
-        use_manual_backward(transformer)
-    return transformer
+    `training.faults.build_model` plants the config's fault in it.
+    """
+    if model.class_ is not None:
+        return build_own_model(model, model.class_, len(vocabulary))
+    return Transformer(model, vocabulary)
 
 
 def as_transformer(model: Seq2Seq) -> Transformer:
@@ -35,7 +32,7 @@ def as_transformer(model: Seq2Seq) -> Transformer:
     return model
 
 
-def own_model(config: ModelConfig, reference: str, size: int) -> Seq2Seq:
+def build_own_model(config: ModelConfig, reference: str, size: int) -> Seq2Seq:
     """What a reference names, made as MyModel(config, size) and tried out on two pairs. A module
     that is no `Seq2Seq` is adapted. Weights and random states are those of its constructor.
 
@@ -54,8 +51,8 @@ def own_model(config: ModelConfig, reference: str, size: int) -> Seq2Seq:
             _check_shape(model.eval()(src, first), (2, 1, size), f"{name}: {asked}")
             if model.decodes_from_a_state:
                 asked = "start_decoding(src, places).next_logits(tokens)"
-                logits = model.start_decoding(src, 1).next_logits(first)
-                _check_shape(logits, (2, 1, size), f"{name}: {asked}")
+                logits = model.start_decoding(src, 1).next_logits(first[:, 0])
+                _check_shape(logits, (2, size), f"{name}: {asked}")
     except UserError:
         raise
     except user_code.RAISED as error:

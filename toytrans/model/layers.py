@@ -1,19 +1,22 @@
-"""Feed-forward, encoder layer and decoder layer (Vaswani et al. 2017, sections 3.1 and 3.3)."""
+"""Feed-forward, encoder layer and decoder layer (Vaswani et al. 2017, sections 3.1 and 3.3).
+
+Every sub-layer is wrapped in a `Residual`, which adds what it gives to what it was given.
+"""
 
 from collections.abc import Callable
+from functools import partial
 
 from torch import Tensor, nn
 
 from toytrans.config.schema import ModelConfig
-from toytrans.model.attention import Attention
-from toytrans.model.backends import Dropout
-from toytrans.model.context import AttentionContext, KeysValues, KVCache
+from toytrans.model.attention import Attention, AttentionContext, KeysValues
+from toytrans.model.dropout import Dropout
 from toytrans.model.positions.base import Positions
 
 ACTIVATIONS: dict[str, Callable[[], nn.Module]] = {
     "relu": nn.ReLU,
     "gelu": nn.GELU,
-    "gelu_tanh": lambda: nn.GELU(approximate="tanh"),
+    "gelu_tanh": partial(nn.GELU, approximate="tanh"),
 }
 
 
@@ -80,9 +83,15 @@ class DecoderLayer(nn.Module):
         self_context: AttentionContext,
         cross_context: AttentionContext,
         memory_kv: KeysValues,
-        cache: KVCache | None = None,
+        cache: KeysValues | None = None,
     ) -> Tensor:
-        """(B, T, D), and the keys and values of memory -> (B, T, D)."""
+        """(N, T, D), and the keys and values of memory, (A, H, S, Dh) each -> (N, T, D).
+
+        There are as many rows as sources, or W beams of each source: N = A W.
+        """
         x = self.residuals[0](x, lambda y: self.self_attention(y, self_context, cache=cache))
-        x = self.residuals[1](x, lambda y: self.cross_attention(y, cross_context, memory_kv))
-        return self.residuals[2](x, self.feed_forward)
+        asking = x.view(len(memory_kv[0]), -1, x.shape[-1])  # (A, W T, D): beams are queries here
+        asking = self.residuals[1](
+            asking, lambda y: self.cross_attention(y, cross_context, memory_kv)
+        )
+        return self.residuals[2](asking.view_as(x), self.feed_forward)

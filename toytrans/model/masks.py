@@ -37,7 +37,11 @@ class MaskMaker:
     """Makes the three masks of one model from ids.
 
     pad_mask: "keys" masks pads as keys; "keys_and_queries" masks them as queries too.
+    is_causal: whether no target place sees a later one, so that decoding may keep what earlier
+        places have computed
     """
+
+    is_causal = True
 
     def __init__(self, pad_mask: PadMask = "keys") -> None:
         self.pad_mask: PadMask = pad_mask

@@ -1,4 +1,7 @@
-"""The one interface of models: a parallel pass for training, and decoding step by step."""
+"""The one interface of models: a parallel pass for training, and decoding step by step.
+
+In decoding every beam is a row: W beams of A sources are N = A W rows, those of a source together.
+"""
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable
@@ -10,34 +13,31 @@ from toytrans.config.schema import ModelConfig
 
 
 class DecoderState(ABC):
-    """What decoding keeps from step to step, for A sources of W beams each.
+    """What decoding keeps from step to step, for N rows: sources, each with its beams.
 
-    place: the next place. Whoever decodes reads it here; `next_logits` moves it on.
+    The rows of a source stand together, and sources keep their order.
     """
-
-    place = 0
 
     @abstractmethod
     def next_logits(self, tokens: Tensor) -> Tensor:
-        """The newest token of each beam (A, W) -> logits of the next one (A, W, V).
+        """The newest token of each row (N,) -> logits of the next one (N, V).
 
-        Equal to the last row of the model's parallel pass over all tokens so far.
+        They equal the last row of the model's parallel pass over all tokens so far.
         """
 
     @abstractmethod
-    def select_beams(self, parents: Tensor) -> None:
-        """Beam w of source a continues its beam parents[a, w]: (A, W)."""
+    def select(self, rows: Tensor) -> None:
+        """Row n continues what was row rows[n] of the same source; sources without a row have left.
 
-    @abstractmethod
-    def select_sources(self, sources: Tensor) -> None:
-        """Keep some sources (A',), in that order."""
+        rows: (N',), as many for each source as before
+        """
 
 
 Step = Callable[[Tensor, list[Tensor], list[Tensor], int], tuple[Tensor, list[Tensor]]]
 
 
 class RowState(DecoderState):
-    """A state of tensors in which every beam is a row: N = A W rows, those of a source together.
+    """A state of tensors with a row for each beam.
 
     step: (newest tokens (N, 1), source, past, place) -> logits (N, 1, V), past after the tokens
     source: what is kept of sources, of any shape (A, ...) when it is given
@@ -47,25 +47,21 @@ class RowState(DecoderState):
     def __init__(
         self, step: Step, source: list[Tensor], past: list[Tensor], beams: int = 1
     ) -> None:
-        self.step, self.beams = step, beams
+        self.step, self.place = step, 0
         self.source = [part.repeat_interleave(beams, 0) for part in source]
         self.past = [part.repeat_interleave(beams, 0) for part in past]
+        self.rows = len(self.source[0])
 
     def next_logits(self, tokens: Tensor) -> Tensor:
-        logits, self.past = self.step(tokens.reshape(-1, 1), self.source, self.past, self.place)
+        logits, self.past = self.step(tokens[:, None], self.source, self.past, self.place)
         self.place += 1
-        return logits.view(*tokens.shape, -1)
+        return logits[:, 0]
 
-    def select_beams(self, parents: Tensor) -> None:
-        first = torch.arange(len(parents), device=parents.device) * self.beams
-        rows = (first[:, None] + parents).flatten()
+    def select(self, rows: Tensor) -> None:
+        if len(rows) < self.rows:  # else all sources stay, each the same in all of its rows
+            self.source = [part[rows] for part in self.source]
         self.past = [part[rows] for part in self.past]
-
-    def select_sources(self, sources: Tensor) -> None:
-        beams = torch.arange(self.beams, device=sources.device)
-        rows = (sources[:, None] * self.beams + beams).flatten()
-        self.source = [part[rows] for part in self.source]
-        self.past = [part[rows] for part in self.past]
+        self.rows = len(rows)
 
 
 class Seq2Seq(nn.Module):
@@ -109,3 +105,8 @@ class Seq2Seq(nn.Module):
     def dtype(self) -> torch.dtype:
         """The dtype of the weights."""
         return next(p.dtype for p in self.parameters() if p.is_floating_point())
+
+
+def count_parameters(model: nn.Module) -> int:
+    """Trained numbers, tied ones once."""
+    return sum(parameter.numel() for parameter in model.parameters())

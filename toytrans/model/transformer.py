@@ -1,19 +1,19 @@
-"""The encoder-decoder transformer: embed, encode, decode."""
+"""The encoder-decoder transformer: embed, encode, decode; and its decoding place by place."""
 
+from dataclasses import replace
 from typing import Any
 
+import torch
 from torch import Tensor, nn
 
 from toytrans.config.schema import ModelConfig
-from toytrans.model.backends import Dropout
-from toytrans.model.context import AttentionContext
-from toytrans.model.decoding import CachedState
-from toytrans.model.initialisation import initialise
+from toytrans.model.attention import AttentionContext
+from toytrans.model.dropout import Dropout
 from toytrans.model.layers import DecoderLayer, EncoderLayer
 from toytrans.model.masks import MaskMaker
 from toytrans.model.positions import position_scheme
-from toytrans.model.seq2seq import Seq2Seq
-from toytrans.tokens import Vocabulary
+from toytrans.model.seq2seq import DecoderState, Seq2Seq
+from toytrans.tokens import BOS_ID, Vocabulary
 
 
 class Transformer(Seq2Seq):
@@ -40,31 +40,50 @@ class Transformer(Seq2Seq):
         same = cross == model.positions  # then one object, so that what it learns is learned once
         self.cross_positions = self.positions if same else position_scheme(cross, model, vocabulary)
         self.drop = Dropout(model.dropout)
-        depths = model.n_encoder_layers, model.n_decoder_layers
-        n_enc, n_dec = (1, 1) if model.share_layers else depths
+        n_encoder, n_decoder = model.n_encoder_layers, model.n_decoder_layers
+        if model.share_layers:
+            n_encoder = n_decoder = 1
         self.encoder_layers = nn.ModuleList(
-            EncoderLayer(model, self.positions) for _ in range(n_enc)
+            EncoderLayer(model, self.positions) for _ in range(n_encoder)
         )
         self.decoder_layers = nn.ModuleList(
-            DecoderLayer(model, self.positions, self.cross_positions) for _ in range(n_dec)
+            DecoderLayer(model, self.positions, self.cross_positions) for _ in range(n_decoder)
         )
         final = nn.LayerNorm if model.norm == "pre" else nn.Identity
         self.encoder_norm, self.decoder_norm = final(width), final(width)
-        initialise(self, width)
+        self._draw_weights(width)
+
+    def _draw_weights(self, width: int) -> None:
+        """Draw the first weights.
+
+        embeddings: normal with standard deviation 1 / sqrt(D), multiplied by sqrt(D) on the way in.
+            The first layer's input and, with tied embeddings, the logits start at variance 1.
+        matrices: Xavier-uniform; query, key and value each as a D x D matrix of its own
+        biases: zero
+        position schemes, and the tables of their biases: as their classes have drawn them
+        """
+        for name, parameter in self.named_parameters():
+            if name.startswith(("positions.", "cross_positions.")) or name.endswith("bias_table"):
+                continue
+            if "in_proj.weight" in name:
+                for part in parameter.data.split(width):
+                    nn.init.xavier_uniform_(part)
+            elif "embedding" in name or name == "output.weight":
+                nn.init.normal_(parameter, std=width**-0.5)
+            elif parameter.dim() == 2:
+                nn.init.xavier_uniform_(parameter)
+            elif name.endswith(".bias"):
+                nn.init.zeros_(parameter)
 
     def forward(self, src: Tensor, tgt_in: Tensor) -> Tensor:
         """Teacher-forced logits: src (B, S), tgt_in (B, T) ids -> (B, T, V)."""
         return self.decode(tgt_in, self.encode(src), src)
 
-    def start_decoding(self, src: Tensor, places: int, beams: int = 1) -> CachedState:
-        """The state before the first token, with a key-value cache."""
-        return CachedState(self, src, places, beams)
-
     def encode(self, src: Tensor) -> Tensor:
         """Source ids (B, S) -> memory (B, S, D)."""
-        places = range(src.shape[1])
-        distances = self.positions.self_distances(places, places, src.device)
-        context = AttentionContext.of(self.masks.encoder_self(src), distances, self.dtype)
+        distances = self.positions.self_distances(range(src.shape[1]), src.device)
+        mask = self.masks.encoder_self(src)
+        context = AttentionContext.of(mask, self.dtype, self.positions, distances)
         x = self.embed(self.src_embedding, src)
         for layer in self.encoder_stack():
             x = layer(x, context)
@@ -73,10 +92,12 @@ class Transformer(Seq2Seq):
     def decode(self, tgt_in: Tensor, memory: Tensor, src: Tensor) -> Tensor:
         """Target ids (B, T), memory (B, S, D) and its ids (B, S) -> logits (B, T, V)."""
         places = range(tgt_in.shape[1])
-        distances = self.positions.self_distances(places, places, src.device)
-        self_context = AttentionContext.of(self.masks.decoder_self(tgt_in), distances, self.dtype)
-        between = self.cross_positions.cross_state(memory, src, tgt_in).distances(places)
-        cross_context = AttentionContext.of(self.masks.cross(src, tgt_in), between, self.dtype)
+        distances = self.positions.self_distances(places, src.device)
+        mask = self.masks.decoder_self(tgt_in)
+        self_context = AttentionContext.of(mask, self.dtype, self.positions, distances)
+        distances = self.cross_positions.cross_distances(memory, src, tgt_in[:, None], places)
+        mask = self.masks.cross(src, tgt_in)
+        cross_context = AttentionContext.of(mask, self.dtype, self.cross_positions, distances)
         x = self.embed(self.tgt_embedding, tgt_in)
         for layer in self.decoder_stack():
             memory_kv = layer.cross_attention.keys_values(memory)
@@ -87,6 +108,12 @@ class Transformer(Seq2Seq):
         """Ids (B, L) of places start .. start + L - 1 -> (B, L, D), with their positions."""
         x = embedding(ids) * self.config.d_model**0.5
         return self.drop(self.positions.embed(x, start))
+
+    def start_decoding(self, src: Tensor, places: int, beams: int = 1) -> DecoderState:
+        """The state before the first token: one with a cache, where no place sees a later one."""
+        if not self.masks.is_causal:
+            return super().start_decoding(src, places, beams)
+        return CachedState(self, src, places, beams)
 
     def encoder_stack(self) -> list[EncoderLayer]:
         """The encoder's layers in order; with shared layers one object several times."""
@@ -99,3 +126,78 @@ class Transformer(Seq2Seq):
     @staticmethod
     def _stack(layers: nn.ModuleList, depth: int) -> list[Any]:
         return [layers[i % len(layers)] for i in range(depth)]
+
+
+class CachedState(DecoderState):
+    """What a transformer keeps from step to step, for A sources of W beams each: N = A W rows.
+
+    Its layers attend to memory and to what stands in the cache of earlier places; the causal mask
+    is that nothing later is there. The sources' part is (A, ...), and the beams of a source share
+    it. Only when sources leave does it change.
+
+    tokens: (N, t), what was read so far
+    cache: for each layer keys and values of the target so far, (N, H, places, Dh) each
+    memory_kv: for each layer keys and values of the encoder's output, (A, H, S, Dh) each
+    """
+
+    def __init__(self, model: Transformer, src: Tensor, places: int, beams: int = 1) -> None:
+        """Encode src (A, S), and make room for `places` tokens in each row."""
+        self.model, self.beams = model, beams
+        self.src, self.memory = src, model.encode(src)
+        keys_values = [
+            layer.cross_attention.keys_values(self.memory) for layer in model.decoder_stack()
+        ]
+        # each place reads them, so they lie in one piece
+        self.memory_kv = [(k.contiguous(), v.contiguous()) for k, v in keys_values]
+        self.cross_context = self._context_of_sources()
+        self.tokens = src.new_empty(len(src) * beams, 0)
+        self.cache = [(self._room(k, places), self._room(v, places)) for k, v in self.memory_kv]
+
+    def next_logits(self, tokens: Tensor) -> Tensor:
+        """The newest token of each row (N,) -> logits of the next one (N, V)."""
+        model, place = self.model, self.tokens.shape[1]
+        here = range(place, place + 1)
+        self.tokens = torch.cat((self.tokens, tokens[:, None]), 1)  # (N, t + 1)
+        distances = model.positions.self_distances(here, tokens.device)
+        # no mask: only what a row may see is in the cache
+        self_context = AttentionContext(positions=model.positions, distances=distances, start=place)
+        by_source = self.tokens.view(len(self.src), self.beams, -1)  # (A, W, t + 1)
+        distances = model.cross_positions.cross_distances(self.memory, self.src, by_source, here)
+        cross_context = replace(self.cross_context, distances=distances)
+        x = model.embed(model.tgt_embedding, tokens[:, None], place)  # (N, 1, D)
+        for layer, memory_kv, cache in zip(
+            model.decoder_stack(), self.memory_kv, self.cache, strict=True
+        ):
+            x = layer(x, self_context, cross_context, memory_kv, cache)
+        return model.output(model.decoder_norm(x))[:, 0]
+
+    def select(self, rows: Tensor) -> None:
+        """Row n continues what was row rows[n]; sources without a row have left."""
+        if len(rows) < len(self.tokens):
+            kept = rows[:: self.beams] // self.beams  # (A',)
+            self.src, self.memory = self.src[kept], self.memory[kept]
+            self.memory_kv = [(k[kept], v[kept]) for k, v in self.memory_kv]
+            self.cross_context = self._context_of_sources()
+        place = self.tokens.shape[1]
+        self.tokens = self.tokens[rows]
+        self.cache = [
+            (_select(keys, rows, place), _select(values, rows, place))
+            for keys, values in self.cache
+        ]
+
+    def _room(self, like: Tensor, places: int) -> Tensor:
+        """Memory for keys or values of every row, the heads as in `like` (A, H, S, Dh)."""
+        _, heads, _, width = like.shape
+        return like.new_empty(len(self.tokens), heads, places, width)
+
+    def _context_of_sources(self) -> AttentionContext:
+        """What cross-attention sees of its sources, whatever the query."""
+        one_query = torch.full_like(self.src[:, :1], BOS_ID)  # all real tokens have the same mask
+        mask = self.model.masks.cross(self.src, one_query)  # (A, 1, 1, S)
+        return AttentionContext.of(mask, self.model.dtype, self.model.cross_positions)
+
+
+def _select(cached: Tensor, rows: Tensor, places: int) -> Tensor:
+    """Put some rows (N',) first in a cache (N, H, L, Dh), as far as it is filled, in its memory."""
+    cached[: len(rows), :, :places] = cached[rows, :, :places]
+    return cached[: len(rows)]

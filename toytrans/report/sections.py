@@ -24,7 +24,7 @@ from toytrans.inspection.heads import AttentionMaps, few, maps_of, validation_pa
 from toytrans.inspection.shown import ATTENTIONS, InspectedBatch
 from toytrans.inspection.table import CLOSED, Table
 from toytrans.model.build import as_transformer
-from toytrans.model.initialisation import count_parameters
+from toytrans.model.seq2seq import count_parameters
 from toytrans.report import charts
 from toytrans.report.page import Block, Cell, Grid, Section, html
 from toytrans.sweeps.comparison import compare, of_one, runs_of

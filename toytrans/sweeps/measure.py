@@ -21,7 +21,7 @@ from toytrans.data.pairs import Side, Split
 from toytrans.errors import UserError
 from toytrans.evaluation import Scores, Span, Summary, spans
 from toytrans.files import disk_errors, read_json, write_json
-from toytrans.model.initialisation import count_parameters
+from toytrans.model.seq2seq import count_parameters
 from toytrans.rounding import share
 from toytrans.training.checkpoint import Count
 from toytrans.training.run import Run

@@ -18,7 +18,7 @@ from toytrans import __version__
 from toytrans.config.schema import Config
 from toytrans.data.files import sha256_of
 from toytrans.errors import UserError
-from toytrans.model.backends import leave_products_to_onednn, products_as_they_are
+from toytrans.model.matrix_products import leave_products_to_onednn, products_as_they_are
 from toytrans.user_code import digests
 
 Precision = Literal["fp32", "bf16", "fp64"]

@@ -12,14 +12,13 @@ import torch
 from torch import Tensor, nn
 
 from toytrans.config.hidden_fault import fault_remark, named_fault, planted_fault
-from toytrans.config.names import Backward, FaultName
+from toytrans.config.names import FaultName
 from toytrans.config.schema import Config, ModelConfig
 from toytrans.data.batches import Batch
 from toytrans.errors import UserError
 from toytrans.model.attention import Attention
-from toytrans.model.build import as_transformer, build
+from toytrans.model.build import as_transformer, build_sound_model
 from toytrans.model.layers import DecoderLayer, EncoderLayer, Residual
-from toytrans.model.manual_backward.layers import cross_entropy
 from toytrans.model.masks import MaskMaker
 from toytrans.model.positions.base import Positions
 from toytrans.model.seq2seq import Seq2Seq
@@ -29,14 +28,11 @@ from toytrans.training.step import Objective, token_losses
 
 Part = TypeVar("Part", bound=nn.Module)
 
-Changed = dict[str, Callable[..., Tensor]]
-"""What makes masks instead of the methods of `MaskMaker`, by their names."""
-
 
 def build_model(config: Config, vocabulary: Vocabulary) -> Seq2Seq:
     """The model of a config, with the config's fault in it: in fp64 where it is trained so, else in
     fp32. Raises UserError."""
-    model = build(config.model, vocabulary)
+    model = build_sound_model(config.model, vocabulary)
     if config.fault is not None:
         plant(config.fault, model)
     return model.double() if config.train.precision == "fp64" else model
@@ -52,13 +48,10 @@ def plant(fault: str, model: Seq2Seq) -> None:
         FAULTS[name].plant(as_transformer(model))
 
 
-def objective_of(fault: str | None, backward: Backward = "autograd") -> Objective:
+def objective_of(fault: str | None) -> Objective:
     """The training objective under a fault; evaluation never uses it."""
     name = planted_fault(fault)
-    objective = FAULTS[name].objective if name else Objective()
-    if backward == "by_hand":
-        return objective._replace(loss=partial(objective.loss, cross_entropy=cross_entropy))
-    return objective
+    return FAULTS[name].objective if name else Objective()
 
 
 def check_fault(fault: str | None, model: ModelConfig, processes: int = 1) -> None:
@@ -73,42 +66,56 @@ def check_fault(fault: str | None, model: ModelConfig, processes: int = 1) -> No
         raise UserError(f"fault: {fault} {reason}")
 
 
-def _no_causal(sound: MaskMaker) -> Changed:
+class NoCausalMask(MaskMaker):
     """Masks pads in the decoder as in the encoder, but not the future."""
-    return {"decoder_self": sound.encoder_self}
+
+    is_causal = False
+
+    def decoder_self(self, tgt_in: Tensor) -> Tensor:
+        return self.encoder_self(tgt_in)
 
 
-def _off_by_one(sound: MaskMaker) -> Changed:
+class TriangleOffByOne(MaskMaker):
     """Query t may attend to keys 0 .. t + 1."""
 
-    def decoder_self(tgt_in: Tensor) -> Tensor:
+    is_causal = False
+
+    def decoder_self(self, tgt_in: Tensor) -> Tensor:
         length = tgt_in.shape[1]
         one_too_many = torch.ones(length, length, device=tgt_in.device).tril(1).bool()
-        return sound.encoder_self(tgt_in) & one_too_many
-
-    return {"decoder_self": decoder_self}
+        return self.encoder_self(tgt_in) & one_too_many
 
 
-def _pad_visible(sound: MaskMaker) -> Changed:
+class PadVisible(MaskMaker):
     """Masks the future, but no pads."""
-    return {
-        "encoder_self": lambda src: torch.ones_like(sound.encoder_self(src)),
-        "decoder_self": lambda tgt_in: sound.decoder_self(torch.full_like(tgt_in, BOS_ID)),
-        "cross": lambda src, tgt_in: torch.ones_like(sound.cross(src, tgt_in)),
-    }
+
+    def encoder_self(self, src: Tensor) -> Tensor:
+        return torch.ones_like(super().encoder_self(src))
+
+    def decoder_self(self, tgt_in: Tensor) -> Tensor:
+        return super().decoder_self(torch.full_like(tgt_in, BOS_ID))
+
+    def cross(self, src: Tensor, tgt_in: Tensor) -> Tensor:
+        return torch.ones_like(super().cross(src, tgt_in))
 
 
-def _flipped(sound: MaskMaker) -> Changed:
+class MaskFlipped(MaskMaker):
     """Inverts every mask."""
-    return {
-        "encoder_self": lambda src: ~sound.encoder_self(src),
-        "decoder_self": lambda tgt_in: ~sound.decoder_self(tgt_in),
-        "cross": lambda src, tgt_in: ~sound.cross(src, tgt_in),
-    }
+
+    is_causal = False
+
+    def encoder_self(self, src: Tensor) -> Tensor:
+        return ~super().encoder_self(src)
+
+    def decoder_self(self, tgt_in: Tensor) -> Tensor:
+        return ~super().decoder_self(tgt_in)
+
+    def cross(self, src: Tensor, tgt_in: Tensor) -> Tensor:
+        return ~super().cross(src, tgt_in)
 
 
-def _masks(change: Callable[[MaskMaker], Changed], model: Transformer) -> None:
-    vars(model.masks).update(change(MaskMaker(model.config.pad_mask)))
+def _mask_with(maker: type[MaskMaker], model: Transformer) -> None:
+    model.masks = maker(model.config.pad_mask)
 
 
 class Silence(nn.Module):
@@ -170,9 +177,7 @@ def _scale(of_config: Callable[[ModelConfig], float], model: Transformer) -> Non
 
 
 def _no_position(model: Transformer) -> None:
-    model.positions = model.cross_positions = blind = Positions(model.config, Vocabulary(()))
-    for attention in _parts(model, Attention):
-        attention.rotate = blind.rotate
+    model.positions = model.cross_positions = Positions(model.config, Vocabulary(()))
 
 
 def _no_residual(model: Transformer) -> None:
@@ -206,10 +211,10 @@ class Fault(NamedTuple):
 
 
 FAULTS: dict[FaultName, Fault] = {
-    "no_causal": Fault(partial(_masks, _no_causal)),
-    "triangle_off_by_one": Fault(partial(_masks, _off_by_one)),
-    "pad_visible": Fault(partial(_masks, _pad_visible)),
-    "mask_flipped": Fault(partial(_masks, _flipped)),
+    "no_causal": Fault(partial(_mask_with, NoCausalMask)),
+    "triangle_off_by_one": Fault(partial(_mask_with, TriangleOffByOne)),
+    "pad_visible": Fault(partial(_mask_with, PadVisible)),
+    "mask_flipped": Fault(partial(_mask_with, MaskFlipped)),
     "labels_not_shifted": Fault(objective=Objective(batch=_unshifted)),
     "pad_is_eos": Fault(objective=Objective(batch=_pad_as_end)),
     "wrong_start": Fault(objective=Objective(batch=_starting_with_end)),
@@ -223,7 +228,9 @@ FAULTS: dict[FaultName, Fault] = {
     "no_position": Fault(
         _no_position,
         no_effect=lambda model: (
-            "takes nothing from model.positions: none" if model.positions == "none" else ""
+            "takes nothing from model.positions: none"
+            if model.positions == model.cross_positions == "none"
+            else ""
         ),
     ),
     "loss_on_pads": Fault(

@@ -15,10 +15,7 @@ import torch
 
 from toytrans.config.schema import Config
 from toytrans.data.batches import Batch
-from toytrans.data.pairs import TARGET_SLACK, DataFacts, bucket
 from toytrans.errors import UserError
-from toytrans.model.positions.base import Positions
-from toytrans.model.seq2seq import Seq2Seq
 from toytrans.training.devices import Precision
 from toytrans.training.step import Update, Updated
 
@@ -58,21 +55,16 @@ def cuda_capture(device: torch.device) -> Capture:
 class GraphedUpdate:
     """An `Update` of one batch with the same numbers, recorded once for each shape.
 
-    places: of the longest sequence that the model will meet. The tables of its positions get that
-    size before the first graph, which reads them where they are.
     graphs: by shape, the fixed batch that a graph reads, and what replays it.
     """
 
-    def __init__(self, capture: Capture, eager: Update, model: Seq2Seq, places: int) -> None:
+    def __init__(self, capture: Capture, eager: Update) -> None:
         self.capture, self.eager, device = capture, eager, eager.device
         self.graphs: dict[tuple[int, ...], tuple[Batch, Work]] = {}
         # AdamW's kernel for a GPU reads an fp32 rate; that for a CPU takes a number as fp64
         rate = torch.float32 if device.type == "cuda" else torch.float64
         self.lr = torch.zeros((), dtype=rate, device=device)
         self.tokens, self.loss, self.norm = (torch.zeros((), device=device) for _ in range(3))
-        for scheme in model.modules():
-            if isinstance(scheme, Positions):
-                scheme.make_room(places, next(model.parameters()))
 
     def __call__(self, batches: Sequence[Batch], *, lr: float) -> Updated:
         """As `Update`; the next call overwrites the summed loss and the norm."""
@@ -108,16 +100,6 @@ class GraphedUpdate:
         return replay
 
 
-def most_places(config: Config, facts: DataFacts) -> int:
-    """Places of the longest sequence that a run trains on or decodes.
-
-    That is what decoding may say of the longest source, padded and with both ends.
-    """
-    valid = config.data.valid_length or facts.train_length
-    longest = max(facts.train_length[1], valid[1])
-    return facts.target_growth * bucket(longest + 2) + TARGET_SLACK
-
-
 def choose_capture(
     config: Config, device: torch.device, precision: Precision, processes: int
 ) -> Capture | None:
@@ -127,10 +109,9 @@ def choose_capture(
         return None
     own = config.fault or any(key.startswith("model.") for key in config.references)
     several = processes > 1 or config.train.accumulate > 1
-    by_hand = config.model.backward == "by_hand"
-    if device.type != "cuda" or precision == "fp64" or own or several or by_hand:
+    if device.type != "cuda" or precision == "fp64" or own or several:
         raise UserError(
             "train.cuda_graphs needs a CUDA device, one process, accumulate: 1, no fault, "
-            "backward: autograd, no code of your own, and fp32 or bf16; leave it out"
+            "no code of your own, and fp32 or bf16; leave it out"
         )
     return cuda_capture(device)

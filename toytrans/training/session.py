@@ -154,7 +154,7 @@ def _opening(trainer: Trainer) -> tuple[str, str]:
         first += f", {processes} processes"
     if trainer.device.type == "cpu" and threads > 1:
         first += f", {threads} threads"
-    given = model.positions.given if isinstance(model, Transformer) else ""
+    given = model.positions.lesson if isinstance(model, Transformer) else ""
     name = shown(model.config.positions)
     return first, f"positions {name}: {given}; not the paper's" if given else ""
 

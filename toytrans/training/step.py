@@ -16,15 +16,11 @@ from toytrans.tokens import PAD_ID
 from toytrans.training.devices import Precision
 from toytrans.training.distributed import SINGLE_PROCESS, DistributedContext
 
-CrossEntropy = Callable[..., Tensor]
-"""`F.cross_entropy`, or the same function with a manual backward pass."""
-
 
 def token_losses(
     logits: Tensor,
     tgt_out: Tensor,
     label_smoothing: float = 0.0,
-    cross_entropy: CrossEntropy = F.cross_entropy,
     *,
     ignored: int = PAD_ID,
     reduction: str = "none",
@@ -37,7 +33,7 @@ def token_losses(
     """
     if logits.dtype == torch.bfloat16:
         logits = logits.float()
-    return cross_entropy(
+    return F.cross_entropy(
         logits.flatten(0, 1),
         tgt_out.flatten(),
         ignore_index=ignored,

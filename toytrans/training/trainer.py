@@ -39,7 +39,7 @@ from toytrans.training.checkpoint import (
 from toytrans.training.devices import Precision, generators, random_states_kept
 from toytrans.training.distributed import SINGLE_PROCESS, DistributedContext
 from toytrans.training.faults import build_model, objective_of
-from toytrans.training.graphs import Capture, GraphedUpdate, most_places
+from toytrans.training.graphs import Capture, GraphedUpdate
 from toytrans.training.run import METRICS, Record, append_record
 from toytrans.training.step import AdamW, Update, Updated, learning_rate
 
@@ -78,13 +78,12 @@ class Trainer:
         self.model = build_model(config, dataset.facts.vocabulary).to(device)
         context.share(self.model)
         self.optimizer = AdamW(self.model, config.train.weight_decay)
-        objective = objective_of(config.fault, config.model.backward)
+        objective = objective_of(config.fault)
         parts = device, config.train, precision, objective, context
         self._eager = Update(self.model, self.optimizer, *parts)
         self._update: Callable[..., Updated] = self._eager
         if capture:
-            places = most_places(config, dataset.facts)
-            self._update = GraphedUpdate(capture, self._eager, self.model, places)
+            self._update = GraphedUpdate(capture, self._eager)
         self.progress = Progress()
         self.locked: os.stat_result | None = None
         self.stop_reason: StopReason | None = None

@@ -31,7 +31,7 @@ def of_model(model: Seq2Seq, config: Config, vocabulary: Vocabulary, name: str) 
     as any model is."""
     made: Any = copy.deepcopy(model).cpu()
     ours = made if isinstance(made, Transformer) else None
-    objective = objective_of(config.fault, config.model.backward)
+    objective = objective_of(config.fault)
 
     def batch(pairs: Symbols) -> tuple[Tensor, Tensor, Tensor]:
         sources, targets = [s for s, _ in pairs], [t for _, t in pairs]
@@ -64,4 +64,4 @@ class Own(Adapter):
         if not model.decodes_from_a_state:
             return super().step(src, tgt_in)
         state = model.start_decoding(src, tgt_in.shape[1])
-        return torch.cat([state.next_logits(token[:, None]) for token in tgt_in.unbind(1)], 1)
+        return torch.stack([state.next_logits(tokens) for tokens in tgt_in.unbind(1)], 1)

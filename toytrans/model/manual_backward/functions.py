@@ -17,7 +17,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from toytrans.model.positions.absolute import apply_rotary
+from toytrans.model.positions.rotary import apply_rotary
 
 Saved = tuple[Any, ...]
 """Tensors and settings that a forward function leaves for its backward function."""
@@ -71,7 +71,7 @@ def attention(
     k: Tensor,
     v: Tensor,
     bias: Tensor | None = None,
-    additive: Tensor | None = None,
+    mask_bias: Tensor | None = None,
     has_visible_key: Tensor | None = None,
     keep: Tensor | None = None,
     scale: float | None = None,
@@ -82,7 +82,7 @@ def attention(
     q: (..., Tq, Dh)
     k, v: (..., Tk, Dh)
     bias: learned, added to the scores
-    additive: the mask as numbers
+    mask_bias: the mask as numbers
     has_visible_key: False for queries whose weights become zero
     keep: dropout's mask on the weights; these four broadcast to (..., Tq, Tk)
     scale: s; None = 1 / sqrt(Dh), Dh being the width of one head
@@ -93,7 +93,7 @@ def attention(
     scores = scale * (q @ k.mT)  # (..., Tq, Tk)
     tanh = torch.tanh(scores / cap) if cap else None
     masked = scores if tanh is None else cap * tanh
-    for added in (bias, additive):
+    for added in (bias, mask_bias):
         masked = masked if added is None else masked + added
     weights, _ = softmax(masked)
     weights = weights if has_visible_key is None else weights * has_visible_key

@@ -1,12 +1,12 @@
-"""Compare every gradient of the manual backward pass with autograd's, in fp64.
+"""Compare every gradient of the manual backward pass with autograd's, in fp64, and train on both.
 
-Sizes are distinct primes, so that swapped axes cannot pass. Masks have pads and a query without a
-visible key.
+`compare` asks each operation alone, and a whole model once. Sizes are distinct primes, so that
+swapped axes cannot pass; masks have pads and a query without a visible key. `train_twice` trains
+one model on autograd's gradients and its twin on the derived ones.
 """
 
 from collections.abc import Callable, Iterator
 from functools import partial
-from types import MethodType
 from typing import Any, NamedTuple
 
 import torch
@@ -14,14 +14,13 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from toytrans.config.schema import ModelConfig
-from toytrans.model.attention import Attention, eager_attention
-from toytrans.model.build import build
-from toytrans.model.context import AttentionContext
+from toytrans.model.attention import AttentionContext
 from toytrans.model.manual_backward import functions
-from toytrans.model.manual_backward.layers import cross_entropy
+from toytrans.model.manual_backward.layers import cross_entropy, use_manual_backward
 from toytrans.model.masks import MaskMaker
-from toytrans.model.positions.absolute import apply_rotary
-from toytrans.tokens import PAD_ID, Vocabulary
+from toytrans.model.positions.rotary import apply_rotary
+from toytrans.model.transformer import Transformer
+from toytrans.tokens import BOS_ID, EOS_ID, FIRST_SYMBOL_ID, PAD_ID, Vocabulary
 
 TOLERANCE = 1e-10
 
@@ -141,8 +140,8 @@ def cases(draw: torch.Generator) -> Iterator[Case]:
 
     src, tgt = ids_with_pads(TK, draw), ids_with_pads(TQ, draw)
     maker = MaskMaker("keys_and_queries")  # so pad queries see nothing
-    cross = AttentionContext.of(maker.cross(src, tgt), None, torch.float64)
-    seen = cross.additive, cross.has_visible_key
+    cross = AttentionContext.of(maker.cross(src, tgt), torch.float64)
+    seen = cross.mask_bias, cross.has_visible_key
     assert cross.has_visible_key is not None
     heads = {"q": numbers(B, H, TQ, DH), "k": numbers(B, H, TK, DH), "v": numbers(B, H, TK, DH)}
     heads["bias"] = numbers(1, H, TQ, TK)
@@ -174,10 +173,10 @@ def _torchs_norm(x: Tensor, weight: Tensor, bias: Tensor, epsilon: float) -> Ten
 
 
 def _torchs_attention(
-    q: Tensor, k: Tensor, v: Tensor, bias: Tensor, additive: Tensor, has_visible_key: Tensor
+    q: Tensor, k: Tensor, v: Tensor, bias: Tensor, mask_bias: Tensor, has_visible_key: Tensor
 ) -> Tensor:
     """Torch's attention; queries without a visible key then become zero."""
-    outputs = F.scaled_dot_product_attention(q, k, v, attn_mask=bias + additive)
+    outputs = F.scaled_dot_product_attention(q, k, v, attn_mask=bias + mask_bias)
     return outputs.where(has_visible_key, 0)
 
 
@@ -186,7 +185,7 @@ def _step_by_step(
     k: Tensor,
     v: Tensor,
     bias: Tensor,
-    additive: Tensor,
+    mask_bias: Tensor,
     has_visible_key: Tensor,
     keep: Tensor,
     scale: float,
@@ -194,7 +193,7 @@ def _step_by_step(
 ) -> Tensor:
     """The steps one by one, since torch's attention has no cap."""
     scores = cap * torch.tanh(torch.einsum("bhqd,bhkd->bhqk", q, k) * scale / cap)
-    weights = F.softmax(scores + bias + additive, -1).where(has_visible_key, 0) * keep
+    weights = F.softmax(scores + bias + mask_bias, -1).where(has_visible_key, 0) * keep
     return torch.einsum("bhqk,bhkd->bhqd", weights, v)
 
 
@@ -208,19 +207,13 @@ def _compare_model(seed: int) -> list[Comparison]:
     """Loss and gradients of a small transformer, manually and by autograd."""
     draw = torch.Generator().manual_seed(seed)
     src, tgt_in, tgt_out = (ids_with_pads(length, draw) for length in (TK, TQ, TQ))
-    sizes: dict[str, Any] = {"d_model": H * DH, "n_heads": H, "n_encoder_layers": 1, "d_ff": 37}
-    options = {"positions": "anchored", "norm": "pre"}
-    losses: dict[str, Callable[..., Tensor]] = {
-        "by_hand": cross_entropy,
-        "autograd": F.cross_entropy,
-    }
+    sizes = {"d_model": H * DH, "n_heads": H, "n_encoder_layers": 1, "d_ff": 37}
+    config = ModelConfig.model_validate(sizes | {"positions": "anchored", "norm": "pre"})
     results = []
-    for backward, loss_of in losses.items():
-        config = ModelConfig.model_validate({**sizes, **options, "backward": backward})
-        model = build(config, Vocabulary(tuple(map(str, range(V - 3))))).double()
-        for module in model.modules():
-            if type(module) is Attention and backward == "autograd":
-                module.attend = MethodType(_explicit, module)  # type: ignore[method-assign]
+    for loss_of in (cross_entropy, F.cross_entropy):
+        model = Transformer(config, Vocabulary(tuple(map(str, range(V - 3))))).double()
+        if loss_of is cross_entropy:
+            use_manual_backward(model)
         _shake(model, torch.Generator().manual_seed(seed))
         logits, labels = model(src, tgt_in).flatten(0, 1), tgt_out.flatten()
         loss = loss_of(logits, labels, ignore_index=PAD_ID, reduction="sum", label_smoothing=0.1)
@@ -234,12 +227,56 @@ def _compare_model(seed: int) -> list[Comparison]:
     ]
 
 
-def _explicit(
-    layer: Attention, q: Tensor, k: Tensor, v: Tensor, context: AttentionContext
-) -> Tensor:
-    """Attention that autograd differentiates; the CPU backend has a gradient of its own."""
-    bias = layer.score_bias(context)
-    return eager_attention(q, k, v, context, bias, layer.cap, scale=layer.scale).outputs
+class TrainedTwice(NamedTuple):
+    """The loss in nats per token of each step, by either way to a gradient."""
+
+    autograd: list[float]
+    by_hand: list[float]
+
+    @property
+    def difference(self) -> float:
+        """The largest difference of any step; NaN if a loss is."""
+        ours, theirs = (torch.tensor(each, dtype=torch.float64) for each in self)
+        return float((ours - theirs).abs().max())
+
+
+def train_twice(steps: int) -> TrainedTwice:
+    """Train a small transformer to reverse, from the same weights on the same batches."""
+    sizes = {"d_model": 24, "n_heads": 2, "n_encoder_layers": 1, "n_decoder_layers": 1, "d_ff": 48}
+    config = ModelConfig.model_validate(sizes | {"positions": "anchored", "norm": "pre"})
+    losses = []
+    for loss_of in (F.cross_entropy, cross_entropy):
+        draw = torch.Generator().manual_seed(0)
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(0)
+            model = Transformer(config, Vocabulary(tuple(map(str, range(V - 3))))).double()
+        if loss_of is cross_entropy:
+            use_manual_backward(model)
+        optimizer = torch.optim.Adam(model.parameters(), lr=3e-3, betas=(0.9, 0.98))
+        curve = []
+        for _ in range(steps):
+            src, tgt_in, tgt_out = _reversing_batch(draw)
+            logits = model(src, tgt_in)  # (32, 8, V)
+            loss = loss_of(logits.flatten(0, 1), tgt_out.flatten(), ignore_index=PAD_ID)
+            optimizer.zero_grad()
+            loss.backward()
+            optimizer.step()
+            curve.append(float(loss.detach()))
+        losses.append(curve)
+    return TrainedTwice(*losses)
+
+
+def _reversing_batch(draw: torch.Generator) -> tuple[Tensor, Tensor, Tensor]:
+    """32 sources of 1 to 7 symbols with BOS and EOS (32, 9), and the targets' input and labels
+    (32, 8) each."""
+    src, tgt = [], []
+    for length in torch.randint(1, 8, (32,), generator=draw).tolist():
+        symbols = torch.randint(FIRST_SYMBOL_ID, V, (length,), generator=draw).tolist()
+        pads = [PAD_ID] * (7 - length)
+        src.append([BOS_ID, *symbols, EOS_ID, *pads])
+        tgt.append([BOS_ID, *reversed(symbols), EOS_ID, *pads])
+    targets = torch.tensor(tgt)
+    return torch.tensor(src), targets[:, :-1], targets[:, 1:]
 
 
 @torch.no_grad()

@@ -1,13 +1,13 @@
-"""A model whose gradients are derived by hand: `model.backward: by_hand`.
+"""A model whose gradients are derived by hand.
 
-`use_manual_backward` gives every layer that computes another forward, which runs operations of
-`functions`. Autograd chains these and differentiates what joins them: residual sums, a weight used
-in several places, embeddings times sqrt(D), added position vectors, slices, reshapes, transposes,
-concatenation, and the sum over places in the loss.
+`use_manual_backward` stands outside of the model: it gives every layer that computes another
+forward, which runs operations of `functions`. Autograd chains these and differentiates what joins
+them: residual sums, a weight used in several places, embeddings times sqrt(D), added position
+vectors, scaled and shifted biases, slices, reshapes, transposes, concatenation, and the sum over
+places in the loss.
 """
 
-from collections.abc import Callable, Sequence
-from functools import partial
+from collections.abc import Callable
 from types import MethodType
 from typing import Any
 
@@ -15,12 +15,36 @@ import torch
 from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 
-from toytrans.model.attention import Attention
-from toytrans.model.backends import Dropout, keep_mask
-from toytrans.model.context import AttentionContext
+from toytrans.errors import UserError
+from toytrans.model.attention import Attention, AttentionContext, split_heads
+from toytrans.model.dropout import Dropout, keep_mask
+from toytrans.model.layers import DecoderLayer, EncoderLayer, FeedForward, Residual
 from toytrans.model.manual_backward import functions
-from toytrans.model.positions.absolute import Rotary
-from toytrans.model.positions.relative import Relative
+from toytrans.model.positions.absolute import Learned, Sinusoidal
+from toytrans.model.positions.anchored import Anchored
+from toytrans.model.positions.base import NoPositions, Positions
+from toytrans.model.positions.relative import Alibi, Clipped, T5Buckets
+from toytrans.model.positions.rotary import Rotary, cos_sin
+from toytrans.model.transformer import Transformer
+
+
+def use_manual_backward(model: nn.Module) -> None:
+    """Put the derived gradients into a model in place. Weights and their names stay.
+
+    Raises UserError for a layer or a position scheme whose gradients nobody has derived.
+    """
+    for module in model.modules():
+        kind = type(module)
+        if forward := FORWARDS.get(kind):
+            module.forward = MethodType(forward, module)
+        elif replaced := METHODS.get(kind):
+            for name, method in replaced.items():
+                setattr(module, name, MethodType(method, module))
+        elif kind not in GLUE:
+            raise UserError(
+                f"{kind.__module__}.{kind.__qualname__}: its gradients are not derived in "
+                "toytrans/model/manual_backward/layers.py; derive them, or train it by autograd"
+            )
 
 
 def run(operation: str, *inputs: Any) -> Tensor:
@@ -59,17 +83,46 @@ def cross_entropy(
     labels: Tensor,
     *,
     ignore_index: int = -100,
-    reduction: str = "sum",
+    reduction: str = "mean",
     label_smoothing: float = 0.0,
 ) -> Tensor:
     """`torch.nn.functional.cross_entropy` with manual backward.
 
     logits: (N, V)
     labels: (N)
-    Returns a sum, or (N) with reduction "none".
+    reduction: "none" gives (N), "sum" and "mean" a scalar; the mean is over labels that count
     """
     losses = run("cross_entropy", logits, labels, ignore_index, label_smoothing)
-    return losses.sum() if reduction == "sum" else losses
+    if reduction == "none":
+        return losses
+    if reduction == "sum":
+        return losses.sum()
+    if reduction == "mean":
+        return losses.sum() / labels.ne(ignore_index).sum()
+    raise ValueError(f"{reduction} is not a valid value for reduction")
+
+
+# The layers ----------------------------------------------------------------------------------
+
+
+def _linear(layer: nn.Linear, x: Tensor) -> Tensor:
+    return linear(x, layer.weight, layer.bias)
+
+
+def _layer_norm(layer: nn.LayerNorm, x: Tensor) -> Tensor:
+    return run("layer_norm", x, layer.weight, layer.bias, layer.eps)
+
+
+def _embedding(layer: nn.Embedding, ids: Tensor) -> Tensor:
+    return run("embedding", layer.weight, ids)
+
+
+def _relu(layer: nn.ReLU, x: Tensor) -> Tensor:
+    return run("relu", x)
+
+
+def _gelu(layer: nn.GELU, x: Tensor) -> Tensor:
+    return run("gelu_tanh" if layer.approximate == "tanh" else "gelu", x)
 
 
 def _dropout(layer: Dropout, x: Tensor) -> Tensor:
@@ -80,14 +133,21 @@ def _dropout(layer: Dropout, x: Tensor) -> Tensor:
 
 
 FORWARDS: dict[type[nn.Module], Callable[..., Tensor]] = {
-    nn.Linear: lambda layer, x: linear(x, layer.weight, layer.bias),
-    nn.LayerNorm: lambda layer, x: run("layer_norm", x, layer.weight, layer.bias, layer.eps),
-    nn.Embedding: lambda layer, ids: run("embedding", layer.weight, ids),
-    nn.ReLU: lambda layer, x: run("relu", x),
-    nn.GELU: lambda layer, x: run("gelu_tanh" if layer.approximate == "tanh" else "gelu", x),
+    nn.Linear: _linear,
+    nn.LayerNorm: _layer_norm,
+    nn.Embedding: _embedding,
+    nn.ReLU: _relu,
+    nn.GELU: _gelu,
     Dropout: _dropout,
 }
-"""The forward of a layer, by its class."""
+"""What takes the place of a layer's forward, by its class."""
+
+
+def _project(layer: Attention, x: Tensor, start: int, stop: int) -> tuple[Tensor, ...]:
+    """As `Attention.project`."""
+    rows = slice(start * x.shape[-1], stop * x.shape[-1])
+    projected = linear(x, layer.in_proj.weight[rows], layer.in_proj.bias[rows])
+    return split_heads(projected, stop - start, layer.n_heads)
 
 
 def _attend(layer: Attention, q: Tensor, k: Tensor, v: Tensor, context: AttentionContext) -> Tensor:
@@ -95,31 +155,41 @@ def _attend(layer: Attention, q: Tensor, k: Tensor, v: Tensor, context: Attentio
     keep = None
     if layer.dropout and layer.training:
         keep = keep_mask(q.new_empty(*q.shape[:3], k.shape[2]), layer.dropout)
-    given = q, k, v, layer.score_bias(context), context.additive, context.has_visible_key
-    return run("attention", *given, keep, layer.scale, layer.cap)
+    bias, mask_bias, visible = (
+        layer.position_bias(context),
+        context.mask_bias,
+        context.has_visible_key,
+    )
+    return run("attention", q, k, v, bias, mask_bias, visible, keep, layer.scale, layer.cap)
 
 
-def distance_bias(weights: Tensor, features: Tensor, index: Tensor, rows: Sequence[int]) -> Tensor:
-    """As `relative.distance_bias`: a linear layer, then an embedding."""
-    values = linear(features, weights)  # (N, H)
-    heads = [
-        run("embedding", values[:, head : head + 1], index[row]) for head, row in enumerate(rows)
-    ]
-    return torch.cat(heads, -1).permute(0, 3, 1, 2)
+def _rotate(scheme: Rotary, x: Tensor, start: int = 0) -> Tensor:
+    """As `Rotary.rotate`."""
+    cos, sin = cos_sin(x, start)
+    return run("rotary", x, cos, sin)
 
 
-def use_manual_backward(model: nn.Module) -> None:
-    """Change every layer in place. Weights and their names stay.
+def _look_up(scheme: Positions, table: Tensor, index: Tensor) -> Tensor:
+    """As `Relative.look_up`: the rows of an embedding one number wide, head after head."""
+    heads, columns = table.shape
+    first = torch.arange(0, heads * columns, columns, device=index.device)
+    flat = index + first.view(-1, *[1] * (index.dim() - 1))  # (H, ...)
+    return run("embedding", table.reshape(-1, 1), flat).view(flat.shape)
 
-    Subclasses of layers, of the user's say, keep what they compute.
-    """
-    for module in model.modules():
-        if forward := FORWARDS.get(type(module)):
-            module.forward = MethodType(forward, module)
-        elif type(module) is Attention:
-            module.linear = linear  # type: ignore[assignment]
-            module.attend = MethodType(_attend, module)  # type: ignore[method-assign]
-        elif isinstance(module, Rotary):
-            module.apply_rotary = partial(run, "rotary")
-        elif isinstance(module, Relative):
-            module.weigh = distance_bias
+
+METHODS: dict[type[nn.Module], dict[str, Callable[..., Any]]] = {
+    Attention: {"project": _project, "attend": _attend},
+    Rotary: {"rotate": _rotate},
+    Clipped: {"look_up": _look_up},
+    Alibi: {"look_up": _look_up},
+    T5Buckets: {"look_up": _look_up},
+    Anchored: {"look_up": _look_up},
+}
+"""What takes the place of a class's methods, by their names. A bias consists of numbers that are
+looked up, scaled and shifted."""
+
+GLUE: set[type[nn.Module]] = {
+    *(Transformer, EncoderLayer, DecoderLayer, FeedForward, Residual, nn.ModuleList, nn.Identity),
+    *(Positions, NoPositions, Sinusoidal, Learned),
+}
+"""Classes that only join others, or add a vector."""

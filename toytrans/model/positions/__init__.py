@@ -1,11 +1,16 @@
-"""Position schemes: those that a config names, and code of the user's."""
+"""Position schemes: those that a config names, and code of the user's.
+
+To add one, write a class in a file of this package and its entry here.
+"""
 
 from toytrans import user_code
 from toytrans.config.schema import ModelConfig
 from toytrans.errors import UserError
-from toytrans.model.positions.absolute import Learned, Rotary, Sinusoidal
+from toytrans.model.positions.absolute import Learned, Sinusoidal
+from toytrans.model.positions.anchored import Anchored
 from toytrans.model.positions.base import NoPositions, Positions
-from toytrans.model.positions.relative import Alibi, Anchored, Clipped, T5Buckets
+from toytrans.model.positions.relative import Alibi, Clipped, T5Buckets
+from toytrans.model.positions.rotary import Rotary
 from toytrans.tokens import Vocabulary
 
 SCHEMES: dict[str, type[Positions]] = {

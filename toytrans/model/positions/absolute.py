@@ -1,6 +1,6 @@
-"""Schemes by the place of a token alone: a sinusoidal or learned vector is added to its embedding,
-or its queries and keys are rotated."""
+"""Schemes that add a vector to each embedding, by the place of the token: sinusoidal or learned."""
 
+import functools
 import math
 
 import torch
@@ -9,7 +9,7 @@ from torch import Tensor, nn
 from toytrans.config.schema import ModelConfig
 from toytrans.data.hashing import Use, permutation
 from toytrans.errors import UserError
-from toytrans.model.positions.base import Positions, extend_table
+from toytrans.model.positions.base import Positions
 from toytrans.tokens import Vocabulary
 
 
@@ -41,15 +41,15 @@ class Absolute(Positions):
                 f"{self.room} (model.max_positions {self.rows}); shorten it, or train with more"
             )
         if not self.random:
-            return x + self.vectors(range(start, stop), x)
+            return x + self.vectors(stop, x)[start:]
         assert self.rows
         places = self.fixed[start:stop]
         if self.training:
             places = torch.randperm(self.rows, device=x.device)[: x.shape[1]].sort().values
-        return x + self.vectors(range(self.rows), x)[places]
+        return x + self.vectors(self.rows, x)[places]
 
-    def vectors(self, places: range, like: Tensor) -> Tensor:
-        """The vectors of some places, (L, D), of the dtype and device of `like`."""
+    def vectors(self, places: int, like: Tensor) -> Tensor:
+        """The vectors of the first places, (places, D), of the dtype and device of `like`."""
         raise NotImplementedError
 
 
@@ -60,27 +60,16 @@ class Sinusoidal(Absolute):
     al. 2017, Attention Is All You Need, section 3.5). Sequences may have any length.
     """
 
-    def __init__(self, model: ModelConfig, vocabulary: Vocabulary) -> None:
-        super().__init__(model, vocabulary)
-        self._table = torch.empty(0, model.d_model)  # of as many places as were met
+    @classmethod
+    def check(cls, model: ModelConfig) -> None:
+        if model.d_model % 2:
+            raise UserError(
+                f"model.d_model: sinusoidal positions need an even width, not {model.d_model}"
+            )
 
-    def vectors(self, places: range, like: Tensor) -> Tensor:
-        width = like.shape[-1]
-        self._table = extend_table(
-            self._table, places.stop, like, lambda rows: sinusoids(0, rows, width)
-        )
-        return self._table[places.start : places.stop].to(like.dtype)
-
-    def make_room(self, places: int, like: Tensor) -> None:
-        self.vectors(range(max(places, self.rows or 0)), like)
-
-
-def sinusoids(start: int, length: int, width: int) -> Tensor:
-    """Rows start .. start + length - 1 of the sinusoidal table: (length, width), fp64."""
-    places = torch.arange(start, start + length, dtype=torch.float64)
-    even = torch.arange(0, width, 2, dtype=torch.float64)
-    angles = places[:, None] * torch.exp(even * (-math.log(10_000.0) / width))
-    return torch.stack((angles.sin(), angles.cos()), 2).flatten(1)
+    def vectors(self, places: int, like: Tensor) -> Tensor:
+        table = sinusoidal_table(rounded_up(places), like.shape[-1], like.dtype, like.device)
+        return table[:places]
 
 
 class Learned(Absolute):
@@ -90,57 +79,38 @@ class Learned(Absolute):
     sequence may be longer.
     """
 
-    given = "given a vector for each place, learned in training"
+    lesson = "given a vector for each place, learned in training"
+    default_max_positions = 512
 
     def __init__(self, model: ModelConfig, vocabulary: Vocabulary) -> None:
         super().__init__(model, vocabulary)
         assert model.max_positions
         self.table = nn.Parameter(torch.randn(model.max_positions, model.d_model) * 0.1)
 
-    def vectors(self, places: range, like: Tensor) -> Tensor:
-        return self.table[places.start : places.stop]
+    def vectors(self, places: int, like: Tensor) -> Tensor:
+        return self.table[:places]
 
 
-def apply_rotary(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
-    """Rotate pairs (i, i + Dh / 2) of x (..., L, Dh) by angles given as cos and sin (L, Dh / 2)."""
-    first, second = x.chunk(2, -1)
-    return torch.cat((first * cos - second * sin, second * cos + first * sin), -1)
+def sinusoids(start: int, length: int, width: int) -> Tensor:
+    """Rows start .. start + length - 1 of the sinusoidal table: (length, width), fp64."""
+    angles = angles_of(start, length, width)
+    return torch.stack((angles.sin(), angles.cos()), 2).flatten(1)
 
 
-class Rotary(Positions):
-    """Queries and keys of self-attention, rotated by their place (Su et al. 2021, RoFormer,
-    section 3.2).
+def angles_of(start: int, length: int, width: int) -> Tensor:
+    """t / 10000^(2i / width) for places t from `start` on: (length, width / 2), fp64."""
+    places = torch.arange(start, start + length, dtype=torch.float64)
+    even = torch.arange(0, width, 2, dtype=torch.float64)
+    return places[:, None] * torch.exp(even * (-math.log(10_000.0) / width))
 
-    Pair i of a head's numbers, i and i + Dh / 2, is rotated by the angle t / 10000^(2i / Dh). Then
-    a score depends on the distance alone. Sequences may have any length, but angles beyond those
-    of training are new to the model.
-    """
 
-    given = "given how far apart two tokens of a sequence are, as a rotation"
-    apply_rotary = staticmethod(apply_rotary)  # `model.backward: by_hand` has one of its own
+def rounded_up(places: int) -> int:
+    """The number of rows of a table for so many places, a power of two, so that few are made."""
+    return max(64, 1 << (places - 1).bit_length())
 
-    def __init__(self, model: ModelConfig, vocabulary: Vocabulary) -> None:
-        super().__init__(model, vocabulary)
-        self.width = model.d_model // model.n_heads
-        self._table = torch.empty(0, 2, self.width // 2)  # of as many places as were met
 
-    def rotate(self, x: Tensor, places: range) -> Tensor:
-        cos, sin = self.cos_sin(places, x).unbind(1)
-        return self.apply_rotary(x, cos, sin)
-
-    def make_room(self, places: int, like: Tensor) -> None:
-        self.cos_sin(range(places), like)
-
-    def cos_sin(self, places: range, like: Tensor) -> Tensor:
-        """Cosine and sine of the angles of some places, (L, 2, Dh / 2), in the dtype of `like`.
-
-        Looked up in a table, fp32 at least, that grows as longer sequences are met.
-        """
-        self._table = extend_table(self._table, places.stop, like, self._computed)
-        return self._table[places.start : places.stop].to(like.dtype)
-
-    def _computed(self, rows: int) -> Tensor:
-        even = torch.arange(0, self.width, 2, dtype=torch.float64)
-        rates = torch.exp(even * (-math.log(10_000.0) / self.width))
-        angles = torch.arange(rows)[:, None] * rates  # (L, Dh / 2)
-        return torch.stack((angles.cos(), angles.sin()), 1)
+@functools.cache
+def sinusoidal_table(rows: int, width: int, dtype: torch.dtype, device: torch.device) -> Tensor:
+    """Rows 0 .. rows - 1 of `sinusoids`, kept for good: a CUDA graph reads them where they are."""
+    with torch.inference_mode(False):  # training may use what evaluation made
+        return sinusoids(0, rows, width).to(device, dtype)

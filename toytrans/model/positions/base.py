@@ -1,21 +1,21 @@
-"""What a position scheme is, and the schemes that do nothing.
+"""What a position scheme is: all that the transformer asks of one.
 
-A scheme may do three things:
-    embed: add something to the embeddings
-    rotate: rotate queries and keys of self-attention
-    self_distances, cross_state: measure how far keys are from queries; `bias` turns that into
-        numbers that each head adds to its scores
+A scheme may do any of three things, and inherits from `Positions` what it leaves alone:
 
-This is the seam for schemes of the user's. What cross-attention measures from is a `CrossState`,
-which may read sources, memory and target tokens. configs/examples/anchors.py uses all of it.
+    embed     adds something to the embeddings
+    rotate    rotates queries and keys of self-attention
+    bias      adds numbers to the scores, by the distance of each key from each query, which
+              self_distances and cross_distances measure
+
+A scheme with a bias derives from `Relative` and says which number a distance is worth. Each scheme
+is a file of this package and an entry in `SCHEMES`; yours may be a file anywhere.
 """
 
-from collections.abc import Callable
 from dataclasses import dataclass
-from typing import ClassVar
 
 import torch
 from torch import Tensor, nn
+from torch.nn import functional as F
 
 from toytrans.config.schema import ModelConfig
 from toytrans.tokens import Vocabulary
@@ -23,101 +23,92 @@ from toytrans.tokens import Vocabulary
 
 @dataclass(frozen=True)
 class Distances:
-    """How far keys are from queries, measured in M ways.
+    """How far keys are from queries, in whole places.
 
-    index: (M, B or 1, Tq, Tk), distance + offset; never negative
-    offset: at least the absolute value of any distance
+    steps: (N,), every distance that may occur: -reach .. reach
+    index: (H or 1, B or 1, Tq or 1, Tk), which of the N lies between a query and a key; heads may
+        measure from different places
     """
 
+    steps: Tensor
     index: Tensor
-    offset: int
-    needs_fp32: ClassVar[bool] = False
-    """Whether the bias loses too much in bf16. A subclass with finer distances sets it."""
 
-
-class CrossState:
-    """What cross-attention measures its distances from, for A sources. This one measures none.
-
-    A scheme keeps here whatever it needs of sources and of the tokens read so far. In decoding,
-    `advance` comes before `distances` of its place, and the other two follow the search.
-    """
-
-    def distances(self, queries: range) -> Distances | None:
-        """From target places to source places; None = no bias."""
-        return None
-
-    def advance(self, tokens: Tensor) -> None:
-        """Read the newest token of each beam: (A, W)."""
-
-    def select_sources(self, sources: Tensor) -> None:
-        """Keep some sources (A',), in that order."""
-
-    def select_beams(self, parents: Tensor) -> None:
-        """Beam w of source a continues its beam parents[a, w]: (A, W)."""
+    @staticmethod
+    def within(reach: int, distance: Tensor) -> "Distances":
+        """Those of a tensor (H or 1, B or 1, Tq or 1, Tk). Farther ones count as `reach`."""
+        steps = torch.arange(-reach, reach + 1, device=distance.device)
+        return Distances(steps, distance.clamp(-reach, reach) + reach)
 
 
 class Positions(nn.Module):
     """A scheme that does nothing. Others override what they need.
 
-    given: what a model knows of places by it, where that is not what the paper's model knows
+    lesson: what a model is told of places by it, where that is not what the paper's model is told
+    needs_source_bos: whether it counts from BOS, so that sources must start with one
+    default_score_cap: `model.score_cap` where the config says nothing
+    default_max_positions: `model.max_positions` likewise; None = the scheme has no such number
+    needs_fp32: whether its bias loses too much in bf16, in which a fused kernel would add it
     bias_weights: F, how many numbers each head of an attention learns for its bias
     bias_deviation: standard deviation of their first values. It is not 0 where nothing else tells
         places apart, so that even a fresh model sees the order of its source.
     """
 
-    given = ""
+    lesson = ""
+    needs_source_bos = False
+    default_score_cap = 0.0
+    default_max_positions: int | None = None
+    needs_fp32 = False
     bias_weights = 0
     bias_deviation = 0.0
 
     def __init__(self, model: ModelConfig, vocabulary: Vocabulary) -> None:
         super().__init__()
 
+    @classmethod
+    def check(cls, model: ModelConfig) -> None:
+        """Raise UserError for a model that the scheme does not fit, because of a width, say."""
+
     def embed(self, x: Tensor, start: int = 0) -> Tensor:
         """Embeddings (B, L, D) of places start .. start + L - 1 -> (B, L, D)."""
         return x
 
-    def make_room(self, places: int, like: Tensor) -> None:
-        """Make every table long enough for sequences of so many places.
-
-        like: has the dtype and device of embeddings.
-        """
-
-    def rotate(self, x: Tensor, places: range) -> Tensor:
-        """Queries or keys (B, H, L, Dh) of self-attention -> (B, H, L, Dh).
-
-        places: one for each of the L, or one for all of them.
-        """
+    def rotate(self, x: Tensor, start: int = 0) -> Tensor:
+        """Queries or keys (B, H, L, Dh) of self-attention, at places start .. start + L - 1 ->
+        (B, H, L, Dh)."""
         return x
 
-    def self_distances(self, queries: range, keys: range, device: torch.device) -> Distances | None:
-        """From queries to keys of the same sequence, measured in one way; None = no bias."""
+    def self_distances(self, queries: range, device: torch.device) -> Distances | None:
+        """From some places of a sequence to all places up to the last of them; None = no bias."""
         return None
 
-    def cross_state(
-        self, memory: Tensor, src: Tensor, tgt_in: Tensor | None = None, beams: int = 1
-    ) -> CrossState:
-        """What cross-attention needs of its sources.
+    def cross_distances(
+        self, memory: Tensor, src: Tensor, tgt_in: Tensor, queries: range
+    ) -> Distances | None:
+        """From target places to source places; None = no bias.
 
-        memory: (A, S, D)
-        src: (A, S)
-        tgt_in: (A, T), all target tokens; None = they come one by one to `advance`
-        beams: targets per source
+        memory: (B, S, D), the encoder's output
+        src: (B, S)
+        tgt_in: (B, W, T), the target tokens so far. W is 1 in a parallel pass; in decoding it is
+            the number of a source's beams
+        queries: the places of `tgt_in` that ask: all of them in a parallel pass, the last one in
+            decoding. So either W or their number is 1.
+        Returns an index (H or 1, B or 1, W Tq or 1, S).
         """
-        return CrossState()
+        return None
 
-    def bias(self, table: Tensor | None, distances: Distances) -> Tensor:
-        """What heads add to their scores: (B or 1, H, Tq, Tk).
+    def bias(self, table: Tensor, distances: Distances) -> Tensor:
+        """What heads add to their scores: (B or 1, H, Tq or 1, Tk).
 
-        table: (H, F), what an attention has learned; None where `bias_weights` is 0
+        table: (H, F), what an attention has learned
         """
         raise NotImplementedError
 
-    def new_bias_table(self, n_heads: int) -> nn.Parameter | None:
-        """The table that an attention starts with: (H, F)."""
-        if not self.bias_weights:
-            return None
+    def new_bias_table(self, n_heads: int) -> Tensor:
+        """The table that an attention starts with: (H, F). It is no parameter where F is 0."""
         table = torch.zeros(n_heads, self.bias_weights)
-        return nn.Parameter(table.normal_(0, self.bias_deviation) if self.bias_deviation else table)
+        if self.bias_deviation:
+            table.normal_(0, self.bias_deviation)
+        return nn.Parameter(table) if self.bias_weights else table
 
 
 class NoPositions(Positions):
@@ -125,27 +116,45 @@ class NoPositions(Positions):
     learn to count what it sees (Kazemnejad et al. 2023, The Impact of Positional Encoding on Length
     Generalization in Transformers)."""
 
-    given = "given no places; a decoder can count what it sees"
+    lesson = "given no places; a decoder can count what it sees"
 
 
-def extend_table(
-    table: Tensor, rows: int, like: Tensor, compute: Callable[[int], Tensor]
-) -> Tensor:
-    """A table of so many rows or more, on the device of `like` and in its dtype, fp32 at least.
+class Relative(Positions):
+    """A bias by the distance d = i - j of query i and key j of one sequence.
 
-    It is the given one where that will do. A longer one has twice the rows at least, since decoding
-    needs one more each step. For another dtype or device a table keeps its length.
-
-    table: (N, ...), what an earlier call returned
-    compute: gives so many rows or more
+    A subclass gives `values`. They are computed once for each distance, and looked up for each
+    query and key. Sequences may have any length.
     """
-    dtype, enough = torch.promote_types(like.dtype, torch.float32), len(table) >= rows
-    if enough and (table.dtype, table.device) == (dtype, like.device):
-        return table
-    with torch.inference_mode(False):  # training may use it later
-        return compute(len(table) if enough else max(rows, 2 * len(table))).to(like.device, dtype)
 
+    lesson = "given how far apart two tokens of a sequence are, in learned steps"
 
-def arange(places: range, device: torch.device | str) -> Tensor:
-    """Places as a tensor."""
-    return torch.arange(places.start, places.stop, device=device)
+    def values(self, table: Tensor, distance: Tensor) -> Tensor:
+        """What distances (N,) are worth to each head: (H, N).
+
+        table: (H, F), what an attention has learned; `look_up` takes numbers from it
+        """
+        raise NotImplementedError
+
+    def self_distances(self, queries: range, device: torch.device) -> Distances:
+        i = torch.arange(queries.start, queries.stop, device=device)[:, None]
+        j = torch.arange(queries.stop, device=device)
+        return Distances.within(queries.stop, (i - j)[None, None])
+
+    def bias(self, table: Tensor, distances: Distances) -> Tensor:
+        values = self.values(table, distances.steps)  # (H, N)
+        return self.look_up(values, distances.index).transpose(0, 1)  # (B or 1, H, Tq, Tk)
+
+    def look_up(self, table: Tensor, index: Tensor) -> Tensor:
+        """Numbers of each head: table (H, N), index (..., one axis for heads first) -> (H, ...).
+
+        index: (H or 1, ...), the same for all heads or one for each
+        """
+        heads, columns = table.shape
+        index = index.expand(heads, *index.shape[1:])
+        if table.device.type != "cuda":
+            return table.gather(1, index.flatten(1)).view(index.shape)
+        # the gradient of `gather` adds up in any order on a GPU, so that two equal runs would
+        # differ; that of an embedding sorts first
+        first = torch.arange(0, heads * columns, columns, device=index.device)
+        flat = index + first.view(-1, *[1] * (index.dim() - 1))
+        return F.embedding(flat, table.reshape(-1, 1)).view(flat.shape)
