@@ -20,7 +20,6 @@ import statistics
 import subprocess
 import sys
 import tempfile
-import warnings
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import replace
@@ -91,8 +90,6 @@ class Contender:
 
 
 def _serve(line: Any, spec: Spec) -> None:
-    # nn.TransformerEncoder's remarks on its own fast path, which change nothing
-    warnings.filterwarnings("ignore", "enable_nested_tensor is True|The PyTorch API of nested")
     torch.manual_seed(0)
     torch.set_num_threads(spec.threads)
     if spec.who == "ours" or spec.tuned:

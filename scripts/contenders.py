@@ -16,6 +16,7 @@ import os
 import random
 import tempfile
 import time
+import warnings
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
@@ -243,6 +244,8 @@ def peer_step(spec: Training, config: Config) -> Step:
     The tutorial's: Adam with its betas and epsilon, fused if asked for, no clipping. BART: fused
     AdamW without weight decay, which is the default of Hugging Face's Trainer, clipped to norm 1.
     """
+    # nn.TransformerEncoder's remarks on its own fast path, which change nothing
+    warnings.filterwarnings("ignore", "enable_nested_tensor is True|The PyTorch API of nested")
     vocabulary = len(open_dataset(config).facts.vocabulary)
     tutorial = spec.who == "nn.Transformer"
     make: Any = TutorialTransformer if tutorial else bart

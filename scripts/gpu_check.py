@@ -200,7 +200,7 @@ def compared(machine: Machine, model: Row, precision: str) -> Row:
     as two eager ones do; where these are equal to the bit, it must be, too. Eager trainings that
     have hardly anything in common are an error as well: nothing could differ from them.
     """
-    steps = 12 if machine.quick else 45
+    steps = 12 if machine.quick else 40
     config = equality_config(machine, model, precision, steps)
     first = trained(machine, config, recorded=False)
     again = trained(machine, config, recorded=False)
