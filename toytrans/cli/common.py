@@ -28,6 +28,7 @@ def rare(*names: str, **more: Any) -> Any:
 
 AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON document.")]
 Checkpoint = Annotated[str, rare(help="Which checkpoint: best | last | STEP.")]
+Device = Annotated[str, rare(help="Where the model runs: auto | cpu | cuda | cuda:N | mps.")]
 Overrides = Annotated[
     list[str] | None,
     typer.Option("--set", metavar="KEY=VALUE", help="Change a config key, say train.lr=1e-3."),

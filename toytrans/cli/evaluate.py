@@ -10,6 +10,7 @@ import typer
 from toytrans.cli.common import (
     AsJson,
     Checkpoint,
+    Device,
     Lengths,
     MetricOption,
     RunsArgument,
@@ -65,7 +66,6 @@ Csv = Annotated[
 Plot = Annotated[
     Path | None, typer.Option(metavar="FILE", help="Draw the metric as a .png or .svg.")
 ]
-Device = Annotated[str, rare(help="auto | cpu | cuda | cuda:N | mps")]
 
 
 def evaluate(

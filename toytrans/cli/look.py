@@ -2,6 +2,7 @@
 
 import contextlib
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
 
@@ -10,6 +11,7 @@ from rich.text import Text
 
 from toytrans.cli.common import (
     AsJson,
+    Device,
     OfConfig,
     RunAndSequences,
     RunArgument,
@@ -89,12 +91,20 @@ def _given_pairs(
 
 
 def _batch_of(
-    run: Path | None, config: Path | None, pairs: "Pairs | None" = None
+    run: Path | None, config: Path | None, pairs: "Pairs | None" = None, device: str = "cpu"
 ) -> "InspectedBatch":
     """The batch, and the model that reads it: a run's, a config's, or a small fresh one.
 
-    Where nothing is given, the newest run; without a run, the pairs of the walk. Raises UserError.
+    Where nothing is given, the newest run; without a run, the pairs of the walk.
+    device: where the model reads the batch. Raises UserError.
     """
+    from toytrans.training.devices import choose_device
+
+    chosen = choose_device(device)
+    return replace(_batch_on_cpu(run, config, pairs), device=chosen)
+
+
+def _batch_on_cpu(run: Path | None, config: Path | None, pairs: "Pairs | None") -> "InspectedBatch":
     from toytrans.config.load import load_config
     from toytrans.inspection.shown import batch_of_config, batch_of_pairs, batch_of_run
     from toytrans.inspection.walkthrough import PAIRS
@@ -123,6 +133,7 @@ def inspect_masks(
     context: typer.Context,
     run: RunArgument = None,
     config: OfConfig = None,
+    device: Device = "auto",
     trust_code: TrustCode = False,
     src: Sources = None,
     tgt: Targets = None,
@@ -160,7 +171,7 @@ def inspect_masks(
     if steps:
         _walk(run, config, pairs, as_html)
         return
-    inspected = _batch_of(run, config, pairs)
+    inspected = _batch_of(run, config, pairs, device)
     tables = masks.converted(inspected, library) if library else masks.tables(inspected)
     if as_json:
         fault = {"weights": inspected.weights} if inspected.fault else {}
@@ -241,6 +252,7 @@ def _facts(inspected: "InspectedBatch", row: int) -> Iterator[str]:
 def trace(
     arguments: RunAndSequences = None,
     config: OfConfig = None,
+    device: Device = "auto",
     trust_code: TrustCode = False,
     tgt: Annotated[
         list[str] | None,
@@ -273,7 +285,7 @@ def trace(
     pairs = (sources, tgt or []) if sources else None
     if sources and not (run or config):
         run = newest()
-    traced = traces.trace(_batch_of(run, config, pairs), part, layer)
+    traced = traces.trace(_batch_of(run, config, pairs, device), part, layer)
     heads = traced.inspected.model.config.n_heads
     if head > heads:
         raise UserError(f"--head {head}: this model has {heads} of them; give 1 to {heads}")

@@ -15,6 +15,7 @@ import typer
 from toytrans.cli.common import (
     AsJson,
     Checkpoint,
+    Device,
     RunArgument,
     RunsArgument,
     TrustCode,
@@ -89,11 +90,12 @@ def translate(
             "sequence per line of standard input.",
         ),
     ] = None,
+    device: Device = "auto",
     trust_code: TrustCode = False,
 ) -> None:
     """Translate sequences of symbols with a run."""
     path, sequences = run_and_sequences(sequences)
-    run = open_run(path)
+    run = open_run(path, device=device)
     typed = not sequences and sys.stdin.isatty()
     if typed:
         note("one sequence a line, Ctrl-D ends:")
@@ -168,6 +170,7 @@ def export(
         Path | None, typer.Option(help="What to write. Default: the run's name and the format's.")
     ] = None,
     checkpoint: Checkpoint = "best",
+    device: Device = "auto",
     trust_code: TrustCode = False,
 ) -> None:
     """Write the model of a run for another runtime.
@@ -182,7 +185,9 @@ def export(
     """
     check_new(out)
     from toytrans import export as exports
+    from toytrans.training.devices import choose_device
 
+    chosen = choose_device(device)
     exports.check_installed(format)
     loaded = open_run(run, checkpoint)
     path = out or exports.default_path(loaded, format)
@@ -191,6 +196,7 @@ def export(
     rest = loaded.unfinished
     training = f"; training is unfinished: {rest}" if rest else ""
     print(printable(f"wrote {path} from {loaded.path}, step {loaded.step}{training}"))
+    loaded.model.to(chosen)
     sources = exports.random_sources(loaded, CHECKED, LONGEST)
     pairs = exports.compare(loaded, format, path, sources)
     equal = sum(ours == theirs for ours, theirs in pairs)

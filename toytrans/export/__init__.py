@@ -156,7 +156,8 @@ def compare(
     ids, growth = pad_rows(src)[0], run.facts.target_growth
     limits = token_limits(ids, growth, run.config.model.max_length)
     most = min(int(limits.max()), PLACES - 1)
-    ours = search(run.model, ids, target_growth=growth).tokens[:, :most].tolist()
+    there = ids.to(next(run.model.parameters()).device)
+    ours = search(run.model, there, target_growth=growth).tokens[:, :most].tolist()
     both = zip(ours, _module(name).decode(path, src, most), limits.tolist(), strict=True)
     return [(_ended(our, limit), _ended(their, limit)) for our, their, limit in both]
 

@@ -6,7 +6,7 @@ with its own code and weights. So tables show what a model computes, correct or 
 
 import contextlib
 from collections.abc import Iterable, Iterator
-from dataclasses import replace
+from dataclasses import fields, is_dataclass, replace
 from typing import Any, Literal, NamedTuple, get_args
 
 import torch
@@ -48,6 +48,39 @@ def recording(modules: Iterable[nn.Module]) -> Iterator[dict[nn.Module, list[Mod
         for module in calls:
             hooks.enter_context(module.register_forward_hook(record))
         yield calls
+
+
+@torch.no_grad()
+def record_pass(
+    model: Seq2Seq, batch: Batch, modules: Iterable[nn.Module], device: torch.device | None = None
+) -> dict[nn.Module, list[ModuleCall]]:
+    """Let a model read a batch, and record the calls of some of its modules.
+
+    device: where the pass runs; None = where the model is. The model goes back there afterwards,
+    and so does what was recorded, because tables are computed beside it.
+    """
+    home = next(model.parameters()).device
+    there = batch.to(device or home)
+    model.to(device or home)
+    try:
+        with recording(modules) as calls:
+            model(there.src, there.tgt_in)
+    finally:
+        model.to(home)
+    return {module: [_moved(call, home) for call in each] for module, each in calls.items()}
+
+
+def _moved(value: Any, device: torch.device) -> Any:
+    """A value with the tensors in it on a device."""
+    if isinstance(value, Tensor):
+        return value.to(device)
+    if isinstance(value, tuple):
+        moved = [_moved(each, device) for each in value]
+        return type(value)(*moved) if hasattr(value, "_fields") else tuple(moved)
+    if is_dataclass(value) and not isinstance(value, type):
+        parts = {part.name: _moved(getattr(value, part.name), device) for part in fields(value)}
+        return replace(value, **parts)
+    return value
 
 
 class AttentionCall(NamedTuple):
@@ -97,11 +130,14 @@ def attentions(model: Transformer) -> dict[tuple[Part, int], Attention]:
     return {(part, n): each for part in PARTS for n, each in enumerate(modules[part], 1)}
 
 
-@torch.no_grad()
-def capture(model: Seq2Seq, batch: Batch) -> dict[tuple[Part, int], AttentionCall]:
-    """Every attention call of one forward pass by part and layer. Raises UserError."""
+def capture(
+    model: Seq2Seq, batch: Batch, device: torch.device | None = None
+) -> dict[tuple[Part, int], AttentionCall]:
+    """Every attention call of one forward pass by part and layer. device: as of `record_pass`.
+
+    Raises UserError for a model that is no `Transformer`.
+    """
     modules = attentions(as_transformer(model))
-    with recording(modules.values()) as calls:
-        model(batch.src, batch.tgt_in)
+    calls = record_pass(model, batch, modules.values(), device)
     # a shared module is called once for each of its layers
     return {at: AttentionCall(each, *calls[each].pop(0).args) for at, each in modules.items()}

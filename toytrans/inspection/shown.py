@@ -56,6 +56,7 @@ class InspectedBatch:
 
     weights: where the model's weights come from, for titles.
     fault: the fault that was planted into the model.
+    device: where the model reads the batch; None = where it is. Tables are computed on the CPU.
     """
 
     batch: Batch
@@ -63,11 +64,12 @@ class InspectedBatch:
     model: Transformer
     weights: str
     fault: str | None = None
+    device: torch.device | None = None
 
     @cached_property
     def calls(self) -> dict[str, AttentionCall]:
         """The attention calls of the first layers, by the names of ATTENTIONS."""
-        captured = capture(self.model, self.batch)
+        captured = capture(self.model, self.batch, self.device)
         return {name: captured[part, 1] for part, name in NAMES.items()}
 
     @cached_property

@@ -14,7 +14,7 @@ from torch.nn import functional as F
 
 from toytrans.errors import UserError
 from toytrans.inspection.masks import MARKS, pair_table
-from toytrans.inspection.record import AttentionCall, ModuleCall, Part, attentions, recording
+from toytrans.inspection.record import AttentionCall, ModuleCall, Part, attentions, record_pass
 from toytrans.inspection.shown import ATTENTIONS, NAMES, InspectedBatch
 from toytrans.inspection.table import (
     Table,
@@ -113,8 +113,7 @@ def trace(inspected: InspectedBatch, part: Part, layer: int) -> Trace:
     stack = model.encoder_stack() if part == "encoder" else model.decoder_stack()
     if not 1 <= layer <= len(stack):
         raise UserError(f"layer {layer}: part {part} has layers 1 to {len(stack)}")
-    with recording(model.modules()) as calls, torch.no_grad():
-        model(inspected.batch.src, inspected.batch.tgt_in)
+    calls = record_pass(model, inspected.batch, model.modules(), inspected.device)
     # shared layers run once for each place in the stack; embeddings may be shared as well
     turn, own = layer - 1 if model.config.share_layers else 0, 0 if part == "encoder" else -1
     embedding = model.src_embedding if part == "encoder" else model.tgt_embedding
