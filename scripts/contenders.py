@@ -192,7 +192,7 @@ def batches_of(spec: Training, config: Config, dataset: Dataset) -> Iterator[Bat
     and again: a loader in the step's process would keep a GPU waiting.
     """
     if spec.rows is None or spec.bucketed:
-        return (batch for batch, _ in training_batches(dataset, config, 0, spec.device))
+        return (batch for batch, _ in training_batches(dataset, config))
     pairs = dataset.pairs("train", torch.arange(BEFOREHAND * spec.rows))
     batches = (batch.to(spec.device) for batch in loader(pairs, spec.rows))
     if not spec.same and spec.device == "cpu":
@@ -270,7 +270,7 @@ def peer_step(spec: Training, config: Config) -> Step:
         with sdpa_kernel(SDPBackend.MATH) if spec.tuned and in_bf16 else contextlib.nullcontext():
             optimizer.zero_grad()
             with torch.autocast(spec.device, torch.bfloat16, enabled=in_bf16):
-                loss = loss_of(*batch)
+                loss = loss_of(*batch.to(spec.device))
             loss.backward()
             if spec.same or not tutorial:
                 nn.utils.clip_grad_norm_(model.parameters(), 1.0)

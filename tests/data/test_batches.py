@@ -54,24 +54,23 @@ def test_buckets_waste_little_and_are_few(length):
     st.booleans(),
 )
 def test_plans_hold_every_pair_once_within_the_budget(lengths, budget, even_rows):
-    src_length, tgt_length = torch.tensor(lengths).unbind(1)
-    order, plans = plan_batches(torch.tensor(lengths).T, budget, True, even_rows)
-    assert sorted(order.tolist()) == list(range(len(lengths)))
-    assert [start for start, _, _ in plans] == [0, *(stop for _, stop, _ in plans[:-1])]
-    assert plans[-1].stop == len(lengths)
-    for start, stop, (rows, width, height) in plans:
-        assert 0 < stop - start <= rows
-        assert rows == 1 or rows * (width + height) <= budget
-        members = order[start:stop]
-        assert src_length[members].max() + 2 <= width
-        assert tgt_length[members].max() + 1 <= height
+    sources, targets = ([[3] * n for n in side] for side in zip(*lengths, strict=True))
+    pairs = Pairs(*pad_rows(sources), *pad_rows(targets))
+    plans = plan_batches(pairs, budget, True, even_rows)
+    planned = [row for plan in plans for row in plan.pairs.tolist()]
+    assert sorted(planned) == list(range(len(lengths)))
+    for members, (rows, src_width, tgt_width) in plans:
+        assert 0 < len(members) <= rows
+        assert rows == 1 or rows * (src_width + tgt_width) <= budget
+        assert pairs.src_length[members].max() + 2 <= src_width
+        assert pairs.tgt_length[members].max() + 1 <= tgt_width
 
 
-def stream(task="reverse", budget=1024, dealt=0, count=60, **data):
+def stream(task="reverse", budget=1024, pairs_used=0, count=60, **data):
     config = config_of(
         task, data={"symbols": 20, "train_length": [1, 20], "batch_tokens": budget} | data
     )
-    return list(islice(training_batches(open_dataset(config), config, dealt), count))
+    return list(islice(training_batches(open_dataset(config), config, pairs_used), count))
 
 
 def test_few_shapes_and_little_padding():
@@ -85,25 +84,36 @@ def test_few_shapes_and_little_padding():
 
 
 @pytest.mark.parametrize("data", [{}, {"train_examples": 700}])
-def test_the_number_of_pairs_dealt_is_all_the_state(data):
+def test_the_number_of_pairs_used_is_all_the_state(data):
     batches = stream(**data)
-    for place in (0, 13, 40):
-        _, dealt = batches[place]
-        rest = stream(dealt=dealt, count=len(batches) - place - 1, **data)
-        for (batch, number), expected in zip(rest, batches[place + 1 :], strict=True):
+    for index in (0, 13, 40):
+        _, used = batches[index]
+        rest = stream(pairs_used=used, count=len(batches) - index - 1, **data)
+        for (batch, number), expected in zip(rest, batches[index + 1 :], strict=True):
             assert number == expected[1] and all(map(torch.equal, batch, expected[0]))
 
 
-def dealt_out(batches: list[tuple[Batch, int]], pairs: int) -> Counter:
+def sources_up_to(batches: list[tuple[Batch, int]], pairs: int) -> Counter:
     """The sources of the batches up to a number of pairs, where one ends, and how often each."""
-    assert pairs in [dealt for _, dealt in batches]
-    rows = (row for batch, dealt in batches if dealt <= pairs for row in batch.src.tolist())
+    assert pairs in [used for _, used in batches]
+    rows = (row for batch, used in batches if used <= pairs for row in batch.src.tolist())
     return Counter(tuple(i for i in row if i != PAD_ID) for row in rows if row[0] != PAD_ID)
 
 
-def test_any_batch_size_deals_out_the_same_pairs():
+def test_any_batch_size_trains_on_the_same_pairs():
     small, large = stream(budget=1024, count=700), stream(budget=6144, count=400)  # two pools, one
-    assert dealt_out(small, 8192) == dealt_out(large, 8192)
+    assert sources_up_to(small, 8192) == sources_up_to(large, 8192)
+
+
+def test_tokens_are_counted_and_shards_have_one_shape():
+    """Three processes share two rows: the last one has a row of PAD alone."""
+    batch = make_batch(ragged(), source_bos=False)
+    shards = [batch.shard(rank, 3) for rank in range(3)]
+    assert [tuple(shard.src.shape) for shard in shards] == [(1, 3)] * 3
+    assert [tuple(shard.tgt_out.shape) for shard in shards] == [(1, 4)] * 3
+    assert [shard.target_tokens for shard in shards] == [2, 4, 0]
+    assert [shard.real_tokens for shard in shards] == [5, 5, 0]
+    assert not shards[2].src.any() and not shards[2].tgt_in.any()
 
 
 def test_buckets_end_where_a_learned_table_does():
@@ -117,7 +127,7 @@ def test_buckets_end_where_a_learned_table_does():
 
 
 def test_a_limited_split_goes_round_in_epochs():
-    counts = dealt_out(stream(train_examples=1024, budget=1024, count=300), 4096)
+    counts = sources_up_to(stream(train_examples=1024, budget=1024, count=300), 4096)
     assert all(n % 4 == 0 for n in counts.values()) and counts.total() == 4096
 
 

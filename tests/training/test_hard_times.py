@@ -125,7 +125,7 @@ def test_the_rehearsal_leaves_no_trace(tmp_path, monkeypatch):
             train={"max_steps": 3, "log_every": 1},
         )
         if not rehearses:
-            monkeypatch.setattr(trainer, "_rehearse", lambda _: None)
+            monkeypatch.setattr(trainer, "_rehearse", lambda: None)
         losses = [record["loss"] for record in trainer.train()]
         ends.append((losses, tensors_of(path)))
     assert ends[0] == ends[1]
@@ -139,20 +139,43 @@ def test_memory_that_runs_out_in_a_measurement(run, command: Command, monkeypatc
         assert words in answer.err
 
 
-def test_the_largest_batch_of_all_is_known_before_the_first_step():
-    """Of a task, and of a file wherever it is."""
+def scores(batch) -> int:
+    (rows, src_width), tgt_width = batch.src.shape, batch.tgt_out.shape[1]
+    return rows * (src_width + tgt_width) ** 2
+
+
+@pytest.mark.parametrize(
+    ("task", "data"),
+    [
+        ("duplicate", {"symbols": 9, "train_length": [3, 40], "batch_tokens": 500}),
+        ("duplicate", {"symbols": 9, "train_length": [3, 100], "batch_tokens": 4096}),
+        ("addition", {"symbols": 9, "train_length": [3, 40], "batch_tokens": 2000}),
+        ("stack", {"train_length": [3, 60], "batch_tokens": 1500}),
+        ("reverse_nlplike", {"train_length": [1, 100], "batch_tokens": 4096}),
+    ],
+)
+def test_the_largest_batch_of_all_is_known_before_the_first_step(task, data):
+    config = config_of(task, data={"symbols": None, **data})
+    source = open_dataset(config)
+    largest = largest_batch(source, config)
+    batches = [batch for batch, _ in itertools.islice(training_batches(source, config), 300)]
+    assert len({scores(batch) for batch in batches}) > 5, "batches of many shapes"
+    assert max(map(scores, batches)) <= scores(largest)
+    assert largest.real_tokens > 0.7 * largest.padded_tokens, "filled with a real pair"
+
+
+def test_the_largest_batch_is_that_of_the_longest_source_however_rare():
+    """Its length is ten standard deviations from the mean: no pool that is drawn holds it."""
+    data = {"symbols": None, "train_length": [1, 100], "batch_tokens": 4096}
+    config = config_of("reverse_nlplike", data=data)
+    source = open_dataset(config)
+    assert largest_batch(source, config).src.shape == (16, 112)
+    drawn = source.pairs("train", torch.arange(20_000)).src_length
+    assert drawn.max() < 97
+
+
+def test_the_largest_batch_of_a_file_is_that_of_its_longest_line():
     Path("a.tsv").write_text("1 2\t2 1\n" * 6000 + f"{'1 ' * 300}\t2\n" + "2\t1\n" * 3000)
     Path("f.yaml").write_text("data: {files: {train: a.tsv, valid: a.tsv}, batch_tokens: 256}")
     config = load_config(Path("f.yaml"), [])
     assert largest_batch(open_dataset(config), config).src.shape == (1, 320)
-
-    def scores(batch) -> int:
-        (rows, src_width), tgt_width = batch.src.shape, batch.tgt_out.shape[1]
-        return rows * (src_width + tgt_width) ** 2
-
-    data = {"symbols": 9, "train_length": [3, 40], "batch_tokens": 500}
-    config = config_of("duplicate", data=data)
-    source = open_dataset(config)
-    dealt = [batch for batch, _ in itertools.islice(training_batches(source, config), 400)]
-    assert len({scores(batch) for batch in dealt}) > 5, "batches of many shapes"
-    assert max(map(scores, dealt)) == scores(largest_batch(source, config))

@@ -1,17 +1,19 @@
-"""Batches: the ends of sequences, padding, the target shift, and length buckets.
+"""Batches: how pairs become padded tensors, and which pairs share a batch.
 
-    pairs -> pool -> sorted by length, planned under a budget of padded tokens -> shuffled -> Batch
+    pairs -> pool -> sorted by length -> cut within a budget of padded tokens -> shuffled -> Batch
 
-A pool is a part of the endless stream of training pairs. Batches of the same width have the same
-number of rows, of which a few may be empty. So few shapes occur; a CPU generates kernels for each
-new one. The state of the stream is one integer, the number of pairs dealt.
+Training pairs come as an endless stream, which is cut into pools of some thousand pairs. The state
+of the stream is one integer, the number of pairs used, so a resumed run goes on with the next
+batch. Sequences are padded to few widths, and all batches of one width have the same number of
+rows, a few of them empty: so few shapes occur, and each new shape costs time on any device.
 
-A pool is made on the training device. Its lengths are copied to the host once. All counts of a
-batch follow from them, so no step but a pool's first waits for a GPU.
+All of it happens on the CPU. A batch is copied to the model's device when it is used.
 """
 
+from bisect import bisect_left
 from collections.abc import Generator, Iterator
 from dataclasses import dataclass, replace
+from functools import cache, lru_cache
 from itertools import count
 from typing import NamedTuple
 
@@ -21,15 +23,25 @@ from torch.nn.functional import pad
 
 from toytrans.config.schema import Config
 from toytrans.data.hashing import Use, permutation
-from toytrans.data.pairs import Dataset, Pairs, bucket
+from toytrans.data.pairs import Dataset, Pairs, bucket, longest_of
 from toytrans.tokens import BOS_ID, EOS_ID, PAD_ID
 
-SMALLEST_POOL = 4096
-BATCHES_OF_A_POOL = 32
-"""A pool holds about 32 batches, and at least 4,096 pairs. A larger pool has fewer pads."""
+# From pairs to a batch ------------------------------------------------------------------------
 
-MOST_SCORES = 2**22
-"""Scores of one attention in an evaluation: rows x heads x T x S, 16 MiB of them."""
+
+class Shape(NamedTuple):
+    """The padded shape of a batch: B rows, sources (B, S) and targets (B, T), ends included."""
+
+    rows: int
+    src_width: int
+    tgt_width: int
+
+
+class TokenCounts(NamedTuple):
+    """Real tokens of the sources and of the targets of a batch, ends included."""
+
+    src: int
+    tgt: int
 
 
 @dataclass(frozen=True)
@@ -39,76 +51,86 @@ class Batch:
     src: (B, S), the sources with EOS.
     tgt_in: (B, T), what the decoder reads: BOS and the target.
     tgt_out: (B, T), the labels: the target and EOS.
-    known: the numbers of real ids in src and in tgt_out, if they were known in advance.
+    counts: the numbers of real ids in src and in tgt_out, where they were counted already.
     """
 
     src: Tensor
     tgt_in: Tensor
     tgt_out: Tensor
-    known: tuple[int, int] | None = None
+    counts: TokenCounts | None = None
 
     def __iter__(self) -> Iterator[Tensor]:
         return iter((self.src, self.tgt_in, self.tgt_out))
 
     def named(self) -> dict[str, Tensor]:
+        """The three tensors by their names."""
         return {"src": self.src, "tgt_in": self.tgt_in, "tgt_out": self.tgt_out}
 
     def to(self, device: torch.device | str) -> "Batch":
-        src, tgt_in, tgt_out = (ids.to(device, non_blocking=True) for ids in self)
-        return Batch(src, tgt_in, tgt_out, self.known)
+        """The batch on a device. A GPU copies it from pinned memory while the CPU goes on, and
+        the tokens are counted before, because to count on a GPU is to wait for it."""
+        src, tgt_in, tgt_out = self
+        if torch.device(device).type == "cuda" and src.device.type == "cpu":
+            src, tgt_in, tgt_out = src.pin_memory(), tgt_in.pin_memory(), tgt_out.pin_memory()
+        src, tgt_in, tgt_out = (ids.to(device, non_blocking=True) for ids in (src, tgt_in, tgt_out))
+        return Batch(src, tgt_in, tgt_out, self.count())
 
     def take(self, rows: Tensor | slice) -> "Batch":
         """Some rows of the batch, in that order."""
-        src, tgt_in, tgt_out = (ids[rows] for ids in self)
-        return Batch(src, tgt_in, tgt_out)
+        return Batch(self.src[rows], self.tgt_in[rows], self.tgt_out[rows])
 
-    def filled(self, rows: int, src_width: int, tgt_width: int) -> "Batch":
-        """The batch with the shapes (rows, src_width) and (rows, tgt_width): PAD is added, and
-        columns beyond the width are cut off."""
-        widths = (src_width, tgt_width, tgt_width)
-        src, tgt_in, tgt_out = (
-            pad(ids, (0, width - ids.shape[1], 0, rows - ids.shape[0]), value=PAD_ID)
-            for ids, width in zip(self, widths, strict=True)
+    def fit(self, shape: Shape) -> "Batch":
+        """The batch in another shape: filled up with PAD, or without columns of PAD alone."""
+        rows, src_width, tgt_width = shape
+        missing = rows - len(self.src)
+
+        def fit_ids(ids: Tensor, width: int) -> Tensor:
+            return pad(ids, (0, width - ids.shape[1], 0, missing), value=PAD_ID)
+
+        return Batch(
+            fit_ids(self.src, src_width),
+            fit_ids(self.tgt_in, tgt_width),
+            fit_ids(self.tgt_out, tgt_width),
         )
-        return Batch(src, tgt_in, tgt_out, self.known)
 
     def shard(self, rank: int, size: int) -> "Batch":
-        """The rows of the process `rank` of `size`.
-
-        All shards have the same shape. PAD fills up the last shards; a shard may hold only PAD.
-        """
+        """The rows of the process `rank` of `size`. All shards have the same shape, so the last
+        ones may hold rows of PAD alone."""
         rows = -(-len(self.src) // size)
-        whole = self.filled(rows * size, self.src.shape[1], self.tgt_in.shape[1])
-        return whole.take(slice(rank * rows, (rank + 1) * rows))
+        filled = self.fit(Shape(rows * size, self.src.shape[1], self.tgt_out.shape[1]))
+        return filled.take(slice(rank * rows, (rank + 1) * rows))
+
+    def count(self) -> TokenCounts:
+        """The numbers of real tokens. A batch for training has them from the start."""
+        if self.counts is not None:
+            return self.counts
+        return TokenCounts(int((self.src != PAD_ID).sum()), int((self.tgt_out != PAD_ID).sum()))
 
     @property
     def target_tokens(self) -> int:
         """Real target tokens, EOS included."""
-        return self._real()[1]
+        return self.count().tgt
 
     @property
     def real_tokens(self) -> int:
         """Real tokens of source and target."""
-        return sum(self._real())
+        return sum(self.count())
 
     @property
     def padded_tokens(self) -> int:
         """rows x (S + T)."""
         return self.src.numel() + self.tgt_out.numel()
 
-    def _real(self) -> tuple[int, int]:
-        return self.known or (
-            int((self.src != PAD_ID).sum()),
-            int((self.tgt_out != PAD_ID).sum()),
-        )
 
+def make_batch(pairs: Pairs, source_bos: bool, shape: Shape | None = None) -> Batch:
+    """A batch of pairs.
 
-class BatchPlan(NamedTuple):
-    """Rows start .. stop of the sorted pairs, and the shape (B, S, T) of their batch."""
-
-    start: int
-    stop: int
-    shape: tuple[int, int, int]
+    source_bos: whether sources start with BOS.
+    shape: of the batch; None = no larger than the longest pair needs.
+    """
+    src = with_ends(pairs.src, pairs.src_length, bos=source_bos, eos=True)
+    batch = Batch(src, *shift_target(pairs.tgt, pairs.tgt_length))
+    return batch if shape is None else batch.fit(shape)
 
 
 def shift_target(tgt: Tensor, length: Tensor) -> tuple[Tensor, Tensor]:
@@ -129,96 +151,128 @@ def with_ends(ids: Tensor, length: Tensor, *, bos: bool, eos: bool) -> Tensor:
     return marked
 
 
-def make_batch(pairs: Pairs, source_bos: bool, shape: tuple[int, int, int] | None = None) -> Batch:
-    """A batch of pairs.
+# Which pairs share a batch --------------------------------------------------------------------
 
-    source_bos: whether sources start with BOS.
-    shape: (B, S, T) of the batch; None = as small as the pairs allow.
+
+class BatchPlan(NamedTuple):
+    """The pairs of a batch by their indices, (N,) with N <= B, and the batch's shape."""
+
+    pairs: Tensor
+    shape: Shape
+
+
+class Cut(NamedTuple):
+    """The number of pairs that the next batch takes from a sorted pool, and the batch's shape."""
+
+    pairs: int
+    shape: Shape
+
+
+FILLED = [k / 128 for k in range(65, 128)]
+"""Shares of a batch's rows that may hold a pair, from just above one half to just below all."""
+
+
+def plan_batches(
+    pairs: Pairs,
+    batch_tokens: int,
+    source_bos: bool,
+    even_rows: bool = True,
+    longest: int | None = None,
+) -> list[BatchPlan]:
+    """Sort pairs from long to short and cut them into batches of at most `batch_tokens`.
+
+    even_rows: fill all batches about equally. Otherwise each is filled up in turn, and the last
+        one may be small, so that its few tokens would weigh as much as all of another batch.
+    longest: the greatest width of a batch, say the size of a position table.
     """
-    src = with_ends(pairs.src, pairs.src_length, bos=source_bos, eos=True)
-    batch = Batch(src, *shift_target(pairs.tgt, pairs.tgt_length))
-    return batch if shape is None else batch.filled(*shape)
+    src_width, tgt_width = _padded_widths(pairs, source_bos, longest)
+    by_target_then_source = tgt_width * (int(src_width.max()) + 1) + src_width
+    order = by_target_then_source.argsort(descending=True, stable=True)
+    src_widths, tgt_widths = src_width[order].tolist(), tgt_width[order].tolist()
+
+    @cache
+    def cuts_at(filled: float) -> list[Cut]:
+        return _cut(src_widths, tgt_widths, batch_tokens, filled)
+
+    cuts = cuts_at(1.0)
+    if even_rows:  # the emptiest rows that need no more batches than full ones do
+        fewest = len(cuts)
+        k = bisect_left(FILLED, True, key=lambda filled: len(cuts_at(filled)) <= fewest)
+        cuts = cuts_at(FILLED[k]) if k < len(FILLED) else cuts
+    members = order.split([cut.pairs for cut in cuts])
+    return [BatchPlan(rows, cut.shape) for rows, cut in zip(members, cuts, strict=True)]
+
+
+def _padded_widths(pairs: Pairs, source_bos: bool, longest: int | None) -> tuple[Tensor, Tensor]:
+    """Widths (N,) to which sources and targets are padded, ends included: their buckets, cut to
+    `longest` where the sequence itself is not longer."""
+    src, tgt = pairs.src_length + 1 + source_bos, pairs.tgt_length + 1
+    lengths = range(max(longest_of(src), longest_of(tgt)) + 1)
+    widths = torch.tensor([max(n, min(bucket(n), longest or bucket(n))) for n in lengths])
+    return widths[src], widths[tgt]
+
+
+def _cut(
+    src_widths: list[int], tgt_widths: list[int], batch_tokens: int, filled: float
+) -> list[Cut]:
+    """Cut sorted pairs into batches. filled: the share of each batch's rows that hold a pair."""
+    cuts: list[Cut] = []
+    start = 0
+    while start < len(src_widths):
+        tgt_width = tgt_widths[start]
+        rows = rows_within(batch_tokens, src_widths[start] + tgt_width)
+        src_width = max(src_widths[start : start + rows])  # of all that may come along
+        rows = rows_within(batch_tokens, src_width + tgt_width)
+        pairs = min(max(1, int(rows * filled)), len(src_widths) - start)
+        cuts.append(Cut(pairs, Shape(rows, src_width, tgt_width)))
+        start += pairs
+    return cuts
+
+
+def rows_within(batch_tokens: int, width: int) -> int:
+    """Rows of `width` tokens that fit the budget: a multiple of 8 if above 8, because kernels are
+    faster then, and one row at least."""
+    rows = max(1, batch_tokens // width)
+    return rows - rows % 8 if rows > 8 else rows
+
+
+# Training -------------------------------------------------------------------------------------
+
+SMALLEST_POOL = 4096
+BATCHES_OF_A_POOL = 32
+"""A pool holds about 32 batches, and at least 4,096 pairs. A larger pool has fewer pads."""
 
 
 def training_batches(
-    dataset: Dataset, config: Config, dealt: int = 0, device: torch.device | str = "cpu"
+    dataset: Dataset, config: Config, pairs_used: int = 0
 ) -> Generator[tuple[Batch, int]]:
-    """Endless batches, each with the number of pairs dealt so far.
+    """Endless training batches on the CPU, each with the number of pairs used up to its end.
 
-    dealt: the number of pairs after which to start.
-    device: where batches are made. They are the same on every device.
+    pairs_used: where to start: 0, or the number that came with a batch; the batches that follow
+        are then those that would have followed it.
     """
-    size = _pool_size(dataset, config)
-    first, past = divmod(dealt, size)
-    for number in count(first):
-        indices = _stream(dataset, config.data_seed, number * size, size)
-        pool, real, plans = _pool(dataset.pairs("train", indices.to(device)), config)
-        passed = 0
-        for chosen in permutation(len(plans), config.data_seed, Use.POOL, number).tolist():
-            start, stop, shape = plans[chosen]
-            passed += stop - start
-            if passed <= past:
-                continue
-            dealt += stop - start
-            sources, targets = real[:, start:stop].sum(1).tolist()
-            batch = pool.take(slice(start, stop)).filled(*shape)
-            yield replace(batch, known=(sources, targets)), dealt
-        past = 0
+    seed, source_bos = config.data_seed, config.source_bos
+    batch_tokens, longest = config.data.batch_tokens, config.model.max_length
+    size = _pool_size(dataset, batch_tokens)
+    for pool in count(pairs_used // size):
+        pairs = dataset.pairs("train", _stream(dataset, seed, pool * size, size))
+        plans = plan_batches(pairs, batch_tokens, source_bos, longest=longest)
+        rows = make_batch(pairs, source_bos)
+        used = pool * size
+        for number in permutation(len(plans), seed, Use.POOL, pool).tolist():
+            plan = plans[number]
+            used += len(plan.pairs)
+            if used > pairs_used:
+                batch = rows.take(plan.pairs).fit(plan.shape)
+                yield replace(batch, counts=batch.count()), used
 
 
-def _pool(pairs: Pairs, config: Config) -> tuple[Batch, Tensor, list[BatchPlan]]:
-    """All rows of a pool, sorted; the real ids (2, N) of their sources and targets, on the host;
-    and the plans of its batches. The lengths are copied to the host once."""
-    source_bos, lengths = config.source_bos, pairs.lengths_on_host()
-    order, plans = _planned(lengths, config)
-    _, widths, heights = zip(*(plan.shape for plan in plans), strict=True)
-    rows = make_batch(pairs, source_bos, (len(pairs), max(widths), max(heights)))
-    ends = torch.tensor([[1 + source_bos], [1]])
-    return rows.take(order.to(pairs.src.device)), (lengths + ends)[:, order], plans
-
-
-def largest_batch(dataset: Dataset, config: Config, device: torch.device | str = "cpu") -> Batch:
-    """The training batch that needs the most memory, from a file or from a task's first pool.
-
-    That pool holds the longest sources of the task many times.
-    """
-    size = dataset.size("train") if config.data.files else None
-    indices = _stream(dataset, config.data_seed, 0, size or _pool_size(dataset, config))
-    pairs = dataset.pairs("train", indices.to(device))
-    order, plans = _planned(pairs.lengths_on_host(), config)
-    start, stop, shape = max(plans, key=lambda plan: plan.shape[0] * sum(plan.shape[1:]) ** 2)
-    return make_batch(pairs.take(order[start:stop].to(device)), config.source_bos, shape)
-
-
-def _planned(lengths: Tensor, config: Config) -> tuple[Tensor, list[BatchPlan]]:
-    """The order of training pairs and the plans of their batches. lengths: (2, N), on the host."""
-    tokens, longest = config.data.batch_tokens, config.model.max_length
-    return plan_batches(lengths, tokens, config.source_bos, longest=longest)
-
-
-def _pool_size(dataset: Dataset, config: Config) -> int:
-    """Pairs of a pool. It is at most the number of training pairs, so no batch repeats a pair."""
+def _pool_size(dataset: Dataset, batch_tokens: int) -> int:
+    """Pairs of a pool, at most those of the training split. A pool may hold the end of one epoch
+    and the start of the next, and then some pairs twice."""
     pair_tokens = sum(dataset.facts.train_length) + 3  # S + T of a mean source with its ends
-    size = max(BATCHES_OF_A_POOL * config.data.batch_tokens // pair_tokens, SMALLEST_POOL)
+    size = max(BATCHES_OF_A_POOL * batch_tokens // pair_tokens, SMALLEST_POOL)
     return min(size, dataset.size("train") or size)
-
-
-def evaluation_batches(
-    pairs: Pairs, batch_tokens: int, source_bos: bool, longest: int | None = None, heads: int = 1
-) -> Iterator[tuple[Batch, Tensor]]:
-    """Every pair once, in batches of similar length, each with the indices (B,) of its pairs.
-
-    heads: of each attention. A batch has as few rows as MOST_SCORES asks for, but at least one.
-    """
-    if not len(pairs):
-        return
-    order, plans = plan_batches(
-        pairs.lengths_on_host(), batch_tokens, source_bos, even_rows=False, longest=longest
-    )
-    for start, stop, (_, src_width, tgt_width) in plans:
-        most = max(1, MOST_SCORES // (heads * max(src_width, tgt_width) ** 2))
-        for rows in order[start:stop].split(most):
-            yield make_batch(pairs.take(rows), source_bos, (len(rows), src_width, tgt_width)), rows
 
 
 def _stream(dataset: Dataset, seed: int, start: int, count: int) -> Tensor:
@@ -230,60 +284,55 @@ def _stream(dataset: Dataset, seed: int, start: int, count: int) -> Tensor:
     if size is None:
         return torch.arange(start, start + count)
     first, last = start // size, (start + count - 1) // size
-    epochs = [permutation(size, seed, Use.EPOCH, epoch) for epoch in range(first, last + 1)]
-    return torch.cat(epochs)[start - first * size :][:count]
+    epochs = torch.cat([_epoch(size, seed, epoch) for epoch in range(first, last + 1)])
+    return epochs[start - first * size :][:count]
 
 
-def plan_batches(
-    lengths: Tensor,
-    batch_tokens: int,
-    source_bos: bool,
-    even_rows: bool = True,
-    longest: int | None = None,
-) -> tuple[Tensor, list[BatchPlan]]:
-    """Sort pairs from long to short and plan batches of at most `batch_tokens`.
+@lru_cache(maxsize=2)
+def _epoch(size: int, seed: int, epoch: int) -> Tensor:
+    """The order of the pairs in an epoch. Two are kept, since many pools are cut from each."""
+    return permutation(size, seed, Use.EPOCH, epoch)
 
-    lengths: (2, N) of sources and targets, on the host.
-    even_rows: make the batches of a pool about equally full. Otherwise the last one may be small,
-    and its few tokens would weigh as much as all tokens of another batch.
-    longest: the greatest width of a batch, say the size of a position table.
-    Returns the order (N,) of the pairs, and the plans.
+
+def largest_batch(dataset: Dataset, config: Config) -> Batch:
+    """The training batch that can need the most memory, filled with one pair over and over.
+
+    A batch has the shape of the pair that it begins with, so each length that can occur is asked
+    for its shape. Memory is taken to grow with the scores of attention, rows x (S + T)^2.
     """
-    places = range(int(lengths.max()) + 3)  # BOS and EOS included
-    table = torch.tensor([max(n, min(bucket(n), longest or bucket(n))) for n in places])
-    src_width, tgt_width = table[lengths[0] + 1 + source_bos], table[lengths[1] + 1]
-    order = (-(tgt_width * (int(src_width.max()) + 1) + src_width)).argsort(stable=True)
-    widths = src_width[order].tolist(), tgt_width[order].tolist()
-    plans = _plans(*widths, batch_tokens, 1.0)
-    low, high = 0.5, 1.0
-    for _ in range(6 if even_rows else 0):
-        middle = (low + high) / 2
-        thinner = _plans(*widths, batch_tokens, middle)
-        if len(thinner) > len(plans):
-            low = middle
-        else:
-            plans, high = thinner, middle
-    return order, plans
+    pairs, budget = dataset.pairs_of_every_length(), config.data.batch_tokens
+    src_width, tgt_width = _padded_widths(pairs, config.source_bos, config.model.max_length)
+    width = src_width + tgt_width
+
+    def scores(width: int) -> int:
+        return rows_within(budget, width) * width**2
+
+    largest = max(width.unique().tolist(), key=scores)
+    first = int((width == largest).int().argmax())
+    rows = rows_within(budget, largest)
+    shape = Shape(rows, int(src_width[first]), int(tgt_width[first]))
+    return make_batch(pairs.take(torch.full((rows,), first)), config.source_bos, shape)
 
 
-def _plans(
-    src_widths: list[int], tgt_widths: list[int], batch_tokens: int, fill: float
-) -> list[BatchPlan]:
-    """Plans of sorted pairs. fill: the share of each batch's rows that hold a pair."""
-    plans: list[BatchPlan] = []
-    start = 0
-    while start < len(src_widths):
-        tgt_width = tgt_widths[start]
-        rows = _rows(src_widths[start] + tgt_width, batch_tokens)
-        src_width = max(src_widths[start : start + rows])
-        rows = _rows(src_width + tgt_width, batch_tokens)
-        stop = min(start + max(1, int(rows * fill)), len(src_widths))
-        plans.append(BatchPlan(start, stop, (rows, src_width, tgt_width)))
-        start = stop
-    return plans
+# Evaluation -----------------------------------------------------------------------------------
+
+MOST_SCORES = 2**22
+"""Scores of one attention in an evaluation: rows x heads x T x S, 16 MiB of them."""
 
 
-def _rows(tokens: int, batch_tokens: int) -> int:
-    """The number of rows that fit the budget, a multiple of 8 if above 8: kernels are faster."""
-    rows = max(1, batch_tokens // tokens)
-    return rows - rows % 8 if rows > 8 else rows
+def evaluation_batches(
+    pairs: Pairs, batch_tokens: int, source_bos: bool, longest: int | None = None, heads: int = 1
+) -> Iterator[tuple[Batch, Tensor]]:
+    """Every pair once, in batches of similar length, each with the indices (B,) of its pairs.
+
+    longest: the greatest width of a batch. heads: of each attention. A batch has as few rows as
+    MOST_SCORES asks for, but at least one.
+    """
+    if not len(pairs):
+        return
+    for plan in plan_batches(pairs, batch_tokens, source_bos, even_rows=False, longest=longest):
+        _, src_width, tgt_width = plan.shape
+        most = max(1, MOST_SCORES // (heads * max(src_width, tgt_width) ** 2))
+        for rows in plan.pairs.split(most):
+            shape = Shape(len(rows), src_width, tgt_width)
+            yield make_batch(pairs.take(rows), source_bos, shape), rows

@@ -91,14 +91,20 @@ class FilePairs:
                 notes.append(f"{again:,} of {len(text):,} {split} sources are trained on too")
         return tuple(notes)
 
+    @property
+    def fingerprints(self) -> dict[str, str]:
+        named = (("train", self._files.train), ("valid", self._files.valid))
+        every = (*named, ("test", self._files.test))
+        return {split: sha256_of(paths) for split, paths in every if paths}
+
     def size(self, split: Split) -> int:
         return len(self._split(split))
 
     def pairs(self, split: Split, indices: Tensor) -> Pairs:
-        table = self._split(split)
-        if table.src.device != indices.device:
-            table = self._encoded[split] = table.to(indices.device)
-        return table.take(indices)
+        return self._split(split).take(indices)
+
+    def pairs_of_every_length(self) -> Pairs:
+        return self._split("train")
 
     @cached_property
     def _train_text(self) -> list[TextPair]:

@@ -1,7 +1,6 @@
 """Numbers drawn by hashing an address, which make pair i a pure function of (seed, split, i).
 
-Nothing here keeps a state. The same address gives the same number on any device, in any batch,
-after a resume.
+Nothing here keeps a state. The same address gives the same number in any batch, and after a resume.
 """
 
 from enum import IntEnum
@@ -15,7 +14,9 @@ from toytrans.data.pairs import real_places
 class Use(IntEnum):
     """What numbers are drawn for: the part of their address after the seed.
 
-    The sources of a split have the split's place among the splits there.
+    The sources of a split have the number of the split there: 0 for train, 1 for valid, 2 for
+    test. So 1 and 2 occur twice. It does no harm, because only a task draws sources and only files
+    have VALID_SHARE and SOME_EXAMPLES, and another number would change every split that was made.
     """
 
     VALID_SHARE = 1  # the sources of a training file that become validation
@@ -68,7 +69,7 @@ def draw(keys: Tensor, width: int, choices: int | Tensor) -> Tensor:
     choices: one number, or a tensor that broadcasts to (N, width). The remainder of 63 bits
     favours small numbers by less than choices / 2^63.
     """
-    places = torch.arange(width, device=keys.device) * _signed(_GOLDEN)
+    places = torch.arange(width) * _signed(_GOLDEN)
     return (mix(keys[:, None] ^ mix(places)) & (2**63 - 1)) % choices
 
 
@@ -79,6 +80,6 @@ def permutation(size: int, *address: int) -> Tensor:
 
 def fingerprint(values: Tensor, length: Tensor, seed: int) -> Tensor:
     """A number in [0, 2^63) for each row's symbols in their order: (N, W), (N,) -> (N,)."""
-    places = torch.arange(1, values.shape[1] + 1, device=values.device)
+    places = torch.arange(1, values.shape[1] + 1)
     words = mix(values * _signed(_GOLDEN) + places) * real_places(length, values.shape[1])
     return mix(words.sum(1) ^ key_of(seed, Use.FINGERPRINT)) & (2**63 - 1)

@@ -14,7 +14,16 @@ from toytrans.config.schema import Config
 from toytrans.config.yaml import Tree
 from toytrans.data.files import FilePairs, encode_pairs, read_pairs
 from toytrans.data.own_tasks import open_own_task
-from toytrans.data.pairs import SPLITS, DataFacts, Dataset, Pairs, Side, Split, all_pairs
+from toytrans.data.pairs import (
+    SPLITS,
+    DataFacts,
+    Dataset,
+    Pairs,
+    Side,
+    Split,
+    all_pairs,
+    longest_of,
+)
 from toytrans.data.task_pairs import TaskPairs
 from toytrans.data.tasks import TASKS
 from toytrans.errors import UserError
@@ -41,7 +50,8 @@ def check_dataset(config: Config, dataset: Dataset) -> None:
     for split in SPLITS:
         if split == "test" and files.test is None:
             continue
-        longest = int(all_pairs(dataset, split).lengths_on_host().max())
+        pairs = all_pairs(dataset, split)
+        longest = max(longest_of(pairs.src_length), longest_of(pairs.tgt_length))
         if reason := config.too_long(longest, config.data.limits):
             raise UserError(f"data.files.{split}: {reason}")
 

@@ -229,11 +229,11 @@ def _as_task(own: OwnTask, shortest_asked: int) -> Task:
 
     def sampled(keys: Tensor, shape: Tensor, symbols: int) -> Sequences:
         rows = list(map(own.drawn, keys.tolist(), shape[:, 0].tolist()))
-        src, length = pad_rows(rows, keys.device)
+        src, length = pad_rows(rows)
         return pad(src, (0, int(shape.max()) - src.shape[1])), length
 
     def targets(src: Tensor, length: Tensor, symbols: int, seed: int) -> Sequences:
-        return pad_rows(list(map(own.target_of, _rows(src, length))), src.device)
+        return pad_rows(list(map(own.target_of, _rows(src, length))))
 
     def count(symbols: int, length: int) -> int:
         """How many sources of a length there are, as far as LONG_ENOUGH.

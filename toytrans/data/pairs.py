@@ -1,4 +1,8 @@
-"""Pairs of sequences, what a run remembers of its data, and what every dataset offers."""
+"""Pairs of sequences as ids, what a run remembers of its data, and what every dataset offers.
+
+A `Dataset` (a task in task_pairs.py, files in files.py) gives `Pairs` of a split by their indices.
+batches.py pads them and adds their ends.
+"""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -13,6 +17,9 @@ from toytrans.tokens import PAD_ID, Vocabulary
 Split = Literal["train", "valid", "test"]
 Side = Literal["src", "tgt"]
 SPLITS: tuple[Split, ...] = ("train", "valid", "test")
+
+Span = tuple[int, int]
+"""The shortest and the longest of some sequences, in symbols."""
 
 TARGET_SLACK = 10
 """Decoding gives at most target_growth S + TARGET_SLACK tokens for S source symbols, EOS included.
@@ -29,7 +36,7 @@ Sequences = tuple[Tensor, Tensor]
 class Pairs:
     """N sources and targets as symbol ids, PAD after their ends; no BOS, no EOS.
 
-    src (N, S), src_length (N,), tgt (N, T), tgt_length (N,), all int64.
+    src (N, S), src_length (N,), tgt (N, T), tgt_length (N,), all int64, on the CPU.
     """
 
     src: Tensor
@@ -44,38 +51,32 @@ class Pairs:
         """Symbols of each source or of each target: (N,)."""
         return self.src_length if side == "src" else self.tgt_length
 
-    def to(self, device: torch.device) -> "Pairs":
-        columns = (self.src, self.src_length, self.tgt, self.tgt_length)
-        return Pairs(*(column.to(device) for column in columns))
-
-    def lengths_on_host(self) -> Tensor:
-        """Those of the sources and of the targets, (2, N), in one transfer."""
-        return torch.stack((self.src_length, self.tgt_length)).cpu()
-
     def take(self, rows: Tensor | slice) -> "Pairs":
         """Some of the pairs, no wider than they need."""
         src_length, tgt_length = self.src_length[rows], self.tgt_length[rows]
-        src = self.src[rows, : longest_of(src_length)]
-        return Pairs(src, src_length, self.tgt[rows, : longest_of(tgt_length)], tgt_length)
+        src = self.src[rows][:, : longest_of(src_length)]
+        tgt = self.tgt[rows][:, : longest_of(tgt_length)]
+        return Pairs(src, src_length, tgt, tgt_length)
 
 
 @dataclass(frozen=True)
 class DataFacts:
-    """What a run remembers of its training data.
+    """What a run remembers of its training data, so that it can be used without that data.
 
     train_length: shortest and longest training source; lengths between them are in range.
     target_growth: target symbols per source symbol that decoding allows, at least 2.
-    train_sha256: of the training file or files, or of pairs of a task of the user's; else empty.
+    train_sha256: the fingerprint of the training split, as in `Dataset.fingerprints`; empty for a
+        built-in task.
     """
 
     vocabulary: Vocabulary
-    train_length: tuple[int, int]
+    train_length: Span
     target_growth: int = 2
     train_sha256: str = ""
 
 
 class Dataset(Protocol):
-    """The pairs of a task or of files, in three splits."""
+    """The pairs of a task or of files, in three splits. Pair i of a split is always the same."""
 
     @property
     def facts(self) -> DataFacts: ...
@@ -84,19 +85,29 @@ class Dataset(Protocol):
     def notes(self) -> tuple[str, ...]:
         """What a person should know of the splits, one sentence each."""
 
+    @property
+    def fingerprints(self) -> dict[str, str]:
+        """What tells whether the data is still the same: by split, the sha256 of the file that
+        the config names for it; under "train", that of the first pairs of a task of the user's.
+        A built-in task has none. Raises UserError for a file that cannot be read."""
+
     def size(self, split: Split) -> int | None:
         """Pairs in a split; None = endless."""
 
     def pairs(self, split: Split, indices: Tensor) -> Pairs:
         """The pairs at some indices (N,) of a split."""
 
+    def pairs_of_every_length(self) -> Pairs:
+        """Training pairs among which are the longest that can occur: all pairs of a file, or some
+        of every length of a task."""
+
 
 def real_places(length: Tensor, width: int) -> Tensor:
     """(N,) lengths -> (N, width): True where a sequence has a symbol."""
-    return torch.arange(width, device=length.device) < length[:, None]
+    return torch.arange(width) < length[:, None]
 
 
-def padded(values: Tensor, length: Tensor) -> Tensor:
+def pad_after(values: Tensor, length: Tensor) -> Tensor:
     """Values (N, W) with PAD_ID after each row's length."""
     return values.masked_fill(~real_places(length, values.shape[1]), PAD_ID)
 
@@ -106,20 +117,18 @@ def longest_of(lengths: Tensor) -> int:
     return int(lengths.max()) if len(lengths) else 0
 
 
-def pad_rows(
-    rows: Sequence[Sequence[int]], device: torch.device | str = "cpu"
-) -> tuple[Tensor, Tensor]:
+def pad_rows(rows: Sequence[Sequence[int]]) -> tuple[Tensor, Tensor]:
     """Ragged rows of ids -> (N, W) with PAD_ID after each row's end, and lengths (N,)."""
     length = torch.tensor([len(row) for row in rows], dtype=torch.long)
-    real = real_places(length, max(map(len, rows), default=0))
+    real = real_places(length, longest_of(length))
     ids = torch.full(real.shape, PAD_ID)
     ids[real] = torch.tensor(list(chain.from_iterable(rows)), dtype=torch.long)
-    return ids.to(device), length.to(device)
+    return ids, length
 
 
 def bucket(length: int) -> int:
-    """A size of few that occur, at least `length`: even up to 16, then in steps of a quarter of the
-    power of two below. Places are padded to it, and rows of a search filled up."""
+    """The padded size of a length: even up to 16, then in steps of a quarter of the power of two
+    below. Sequences are padded to few sizes, because each new shape costs time on any device."""
     step = max(2, 2 ** (length.bit_length() - 3)) if length > 16 else 2
     return -(-length // step) * step
 

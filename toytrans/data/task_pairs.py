@@ -12,7 +12,16 @@ from torch import Tensor
 
 from toytrans.config.schema import DataConfig
 from toytrans.data.hashing import draw, fingerprint, mix, row_keys
-from toytrans.data.pairs import SPLITS, DataFacts, Pairs, Sequences, Split, longest_of, padded
+from toytrans.data.pairs import (
+    SPLITS,
+    DataFacts,
+    Pairs,
+    Sequences,
+    Span,
+    Split,
+    longest_of,
+    pad_after,
+)
 from toytrans.errors import UserError
 from toytrans.tokens import FIRST_SYMBOL_ID, Vocabulary
 
@@ -28,19 +37,23 @@ LONG_ENOUGH = 14
 MOST_TRIES = 600
 """Sources that are drawn for one pair before the task is refused: one in 16 should do."""
 
+TRIED_LENGTHS, TRIED_PAIRS = 256, 4096
+"""To learn how long targets become, so many pairs are drawn, evenly of at most so many lengths."""
+
 ZIPF_EXPONENT = 1.3
 """The k-th most frequent symbol of a sentence has a share in proportion to k^-ZIPF_EXPONENT."""
 
 _WHOLE = 2**53
 """Numbers below it are looked up in a table of cumulative shares. The table too has whole numbers,
-so that draws are the same on every device."""
+so that no rounding can change a draw."""
 
 
-def numbers(symbols: int, seed: int) -> Vocabulary:
+def number_names(symbols: int, seed: int) -> Vocabulary:
+    """Symbols that are called 0, 1, 2, ..."""
     return Vocabulary(tuple(str(k) for k in range(symbols)))
 
 
-def uniform_length(keys: Tensor, span: tuple[int, int]) -> Tensor:
+def uniform_length(keys: Tensor, span: Span) -> Tensor:
     low, high = span
     return low + draw(keys, 1, high - low + 1)
 
@@ -50,7 +63,7 @@ def uniform_symbols(keys: Tensor, shape: Tensor, symbols: int) -> Sequences:
     return draw(keys, longest_of(length), symbols), length
 
 
-def normal_length(keys: Tensor, span: tuple[int, int]) -> Tensor:
+def normal_length(keys: Tensor, span: Span) -> Tensor:
     """Lengths (N, 1) around half of the span's end, a tenth of it their standard deviation.
 
     A normal number is rounded up, and what falls outside the span goes to its nearer end.
@@ -71,8 +84,7 @@ def zipf_symbols(keys: Tensor, shape: Tensor, symbols: int) -> Sequences:
 
 def _looked_up(numbers: Tensor, shares: Tensor) -> Tensor:
     """How many of the cumulative shares (fp64, ascending) each number, a share of 2^53, reaches."""
-    table = (shares * _WHOLE).long().to(numbers.device)
-    return torch.searchsorted(table, numbers, right=True)
+    return torch.searchsorted((shares * _WHOLE).long(), numbers, right=True)
 
 
 def power(symbols: int, length: int) -> int:
@@ -80,11 +92,11 @@ def power(symbols: int, length: int) -> int:
     return int(symbols ** min(length, LONG_ENOUGH))
 
 
-def compacted(values: Tensor, kept: Tensor) -> Sequences:
-    """Of each row of values (N, W) those that are kept, (N, W) bool, in their order."""
-    place = kept.cumsum(1).masked_fill(~kept, 0)
+def keep_in_order(values: Tensor, kept: Tensor) -> Sequences:
+    """The values (N, W) of each row that are kept, (N, W) bool, moved together in their order."""
+    column = kept.cumsum(1).masked_fill(~kept, 0)
     rows = values.new_zeros(len(values), values.shape[1] + 1)
-    rows.scatter_(1, place, values)  # place 0 collects the others
+    rows.scatter_(1, column, values)  # column 0 collects the others
     length = kept.sum(1)
     return rows[:, 1 : 1 + longest_of(length)], length
 
@@ -102,8 +114,8 @@ class Task:
 
     rule: str
     targets: Callable[[Tensor, Tensor, int, int], Sequences]
-    vocabulary: Callable[[int, int], Vocabulary] = numbers
-    draw_shape: Callable[[Tensor, tuple[int, int]], Tensor] = uniform_length
+    vocabulary: Callable[[int, int], Vocabulary] = number_names
+    draw_shape: Callable[[Tensor, Span], Tensor] = uniform_length
     sources: Callable[[Tensor, Tensor, int], Sequences] = uniform_symbols
     count: Callable[[int, int], int] = power
 
@@ -115,17 +127,15 @@ class TaskPairs:
         assert data.symbols and data.train_length
         self.task, self.symbols, self.seed, self.disjoint = task, data.symbols, seed, data.disjoint
         self.facts = DataFacts(task.vocabulary(data.symbols, seed), data.train_length)
-        self._spans, self._sizes = data.lengths, data.examples
-        longest = max(high for _, high in data.lengths.values())
-        counts = [task.count(data.symbols, n) for n in range(longest + 1)]
-        self._shared = torch.tensor([count < FEWEST_SOURCES for count in counts])
-        self.notes = tuple(self._note_shared(counts))
+        self.spans, self._sizes = data.lengths, data.examples
+        self._counts: dict[int, int] = {}
+        self.notes = tuple(self._notes())
 
-    def _note_shared(self, counts: list[int]) -> list[str]:
+    def _notes(self) -> list[str]:
         low, high = self.facts.train_length
-        shared = [n for n in range(low, high + 1) if 0 < counts[n] < FEWEST_SOURCES]
         if not self.disjoint:
             return ["data.disjoint is false: a source may be in several splits"]
+        shared = [n for n in range(low, high + 1) if 0 < self._count(n) < FEWEST_SOURCES]
         if not shared:
             return []
         span = f"{shared[0]}" if len(shared) == 1 else f"{shared[0]} to {shared[-1]}"
@@ -134,19 +144,33 @@ class TaskPairs:
             "them; longer sources belong to one split each"
         ]
 
+    @property
+    def fingerprints(self) -> dict[str, str]:
+        return {"train": self.facts.train_sha256} if self.facts.train_sha256 else {}
+
     def size(self, split: Split) -> int | None:
         return self._sizes[split]
 
-    def pairs(self, split: Split, indices: Tensor) -> Pairs:
-        """The pairs at some indices (N,) of a split, whatever else is asked for."""
-        src, src_length = self.sources(split, indices)
-        tgt, tgt_length = self.task.targets(src, src_length, self.symbols, self.seed)
-        return Pairs(
-            padded(src + FIRST_SYMBOL_ID, src_length),
-            src_length,
-            padded(tgt + FIRST_SYMBOL_ID, tgt_length),
-            tgt_length,
-        )
+    def pairs(self, split: Split, indices: Tensor, span: Span | None = None) -> Pairs:
+        """The pairs at some indices (N,) of a split, whatever else is asked for.
+
+        span: lengths of their sources; None = those of the split.
+        """
+        return self._pairs_of(*self.sources(split, indices, span))
+
+    def pairs_of_every_length(self) -> Pairs:
+        low, high = self.facts.train_length
+        spread = torch.linspace(low, high, TRIED_LENGTHS).round().long().unique().tolist()
+        lengths = [n for n in spread if self._count(n)]
+        of_one_length = torch.arange(TRIED_PAIRS // len(lengths))
+        keys = row_keys(of_one_length, self.seed, SPLITS.index("train"))
+        shapes = torch.cat([self.task.draw_shape(keys, (n, n)) for n in lengths])
+        return self._pairs_of(*self._draw(keys.repeat(len(lengths)), shapes, "train"))
+
+    def sources(self, split: Split, indices: Tensor, span: Span | None = None) -> Sequences:
+        """The sources at some indices (N,) of a split, in symbols of the task; span as above."""
+        keys = row_keys(indices, self.seed, SPLITS.index(split))
+        return self._draw(keys, self.task.draw_shape(keys, span or self.spans[split]), split)
 
     def samples(self, count: int) -> list[tuple[list[str], list[str]]]:
         """Symbols of a few training pairs, those with about six source symbols first."""
@@ -156,36 +180,34 @@ class TaskPairs:
         sides = pairs.src.tolist(), pairs.tgt.tolist()
         return [(decode(src), decode(tgt)) for src, tgt in zip(*sides, strict=True)]
 
-    def sources(self, split: Split, indices: Tensor) -> Sequences:
-        """Symbols of the sources at some indices (N,) of a split.
+    def _pairs_of(self, src: Tensor, src_length: Tensor) -> Pairs:
+        """Sources (N, S) in symbols of the task -> pairs in ids."""
+        tgt, tgt_length = self.task.targets(src, src_length, self.symbols, self.seed)
+        return Pairs(
+            pad_after(src + FIRST_SYMBOL_ID, src_length),
+            src_length,
+            pad_after(tgt + FIRST_SYMBOL_ID, tgt_length),
+            tgt_length,
+        )
 
-        Each is drawn until it belongs to the split; its length is drawn only once.
+    def _draw(self, keys: Tensor, shape: Tensor, split: Split) -> Sequences:
+        """A source of the split for each key (N,) and shape (N, k), in symbols of the task.
+
+        A source that belongs to another split is drawn again; its shape stays.
         """
-        keys = row_keys(indices, self.seed, SPLITS.index(split))
-        shape = self.task.draw_shape(keys, self._spans[split])
         src, length = self.task.sources(mix(keys), shape, self.symbols)
         waiting = (~self._belongs(src, length, split)).nonzero()[:, 0]
-        tried = 1
-        while len(waiting):
-            tries = min(64, max(1, 2048 // len(waiting)))
-            numbers = torch.arange(tried, tried + tries, device=keys.device)
-            attempts = mix(keys[waiting, None] + numbers).flatten()
-            again, again_length = self.task.sources(
-                mix(attempts), shape[waiting].repeat_interleave(tries, 0), self.symbols
-            )
-            good = self._belongs(again, again_length, split).view(-1, tries)
-            drawn = good.any(1)
-            first = good.int().argmax(1) + torch.arange(len(waiting), device=keys.device) * tries
-            src[waiting[drawn], : again.shape[1]] = again[first[drawn]]
-            length[waiting[drawn]] = again_length[first[drawn]]
-            waiting, tried = waiting[~drawn], tried + tries
-            if tried > MOST_TRIES and len(waiting):
-                raise UserError(
-                    f"data.task: draws too few different sources of {int(length[waiting[0]])} "
-                    f"symbols to keep the {split} data apart; take longer ones, or data.disjoint: "
-                    "false"
-                )
-        return src, length
+        for attempt in range(1, MOST_TRIES + 1):
+            if not len(waiting):
+                return src, length
+            new_keys = mix(keys[waiting] + attempt)
+            again, again_length = self.task.sources(mix(new_keys), shape[waiting], self.symbols)
+            src[waiting, : again.shape[1]], length[waiting] = again, again_length
+            waiting = waiting[~self._belongs(again, again_length, split)]
+        raise UserError(
+            f"data.task: draws too few different sources of {int(length[waiting[0]])} symbols to "
+            f"keep the {split} data apart; take longer ones, or data.disjoint: false"
+        )
 
     def _belongs(self, src: Tensor, length: Tensor, split: Split) -> Tensor:
         """Which sources (N, S) a split may use: (N,) bool."""
@@ -193,5 +215,14 @@ class TaskPairs:
             return torch.ones_like(length, dtype=torch.bool)
         lot = fingerprint(src, length, self.seed) % HELD_OUT_ONE_IN
         mine = {"train": lot > 1, "valid": lot == 0, "test": lot == 1}[split]
-        self._shared = self._shared.to(length.device)
-        return mine | self._shared[length]
+        shared = torch.zeros(longest_of(length) + 1, dtype=torch.bool)
+        for n in length.unique().tolist():
+            shared[n] = self._count(n) < FEWEST_SOURCES
+        return mine | shared[length]
+
+    def _count(self, length: int) -> int:
+        """How many sources of a length there are, as far as LONG_ENOUGH. Each is counted once: a
+        task of the user's may have to draw many for it."""
+        if length not in self._counts:
+            self._counts[length] = self.task.count(self.symbols, length)
+        return self._counts[length]

@@ -17,9 +17,9 @@ from toytrans.data.task_pairs import (
     LONG_ENOUGH,
     ZIPF_EXPONENT,
     Task,
-    compacted,
+    keep_in_order,
     normal_length,
-    numbers,
+    number_names,
     power,
     uniform_symbols,
     zipf_symbols,
@@ -34,7 +34,7 @@ def copy(src: Tensor, length: Tensor, symbols: int, seed: int) -> Sequences:
 
 
 def reverse(src: Tensor, length: Tensor, symbols: int, seed: int) -> Sequences:
-    places = torch.arange(src.shape[1], device=src.device)
+    places = torch.arange(src.shape[1])
     return src.gather(1, (length[:, None] - 1 - places).clamp(min=0)), length
 
 
@@ -48,12 +48,12 @@ def sort(src: Tensor, length: Tensor, symbols: int, seed: int) -> Sequences:
 
 
 def duplicate(src: Tensor, length: Tensor, symbols: int, seed: int) -> Sequences:
-    places = torch.arange(2 * src.shape[1], device=src.device)
+    places = torch.arange(2 * src.shape[1])
     return src.gather(1, places % length[:, None].clamp(min=1)), 2 * length
 
 
 def odds_first(src: Tensor, length: Tensor, symbols: int, seed: int) -> Sequences:
-    places = torch.arange(src.shape[1], device=src.device)
+    places = torch.arange(src.shape[1])
     odds = length[:, None] // 2
     order = torch.where(places < odds, 2 * places + 1, 2 * (places - odds))
     return src.gather(1, order.clamp(0, max(src.shape[1] - 1, 0))), length
@@ -101,7 +101,7 @@ def expressions(keys: Tensor, shape: Tensor, base: int) -> Sequences:
     """Two numbers of the given lengths (N, 2), their top digits not zero, around a sign."""
     first, length = shape[:, :1], shape.sum(1) + 1
     width = longest_of(length)
-    places = torch.arange(width, device=keys.device)
+    places = torch.arange(width)
     digits = draw(keys, width, base)
     top = (places == first - 1) | (places == length[:, None] - 1)
     nonzero = 1 + draw(keys ^ 2, width, max(base - 1, 1))
@@ -143,7 +143,7 @@ def multiply(src: Tensor, length: Tensor, base: int, seed: int) -> Sequences:
 def _operands(src: Tensor, length: Tensor, base: int) -> tuple[Tensor, Tensor, tuple[Tensor, ...]]:
     """Sources (N, S) -> a and b, each (N, S + 1) with zeros above the number, and their lengths."""
     src = pad(src, (0, 1))
-    places = torch.arange(src.shape[1], device=src.device)
+    places = torch.arange(src.shape[1])
     sign = ((src == base) & real_places(length, src.shape[1])).int().argmax(1, keepdim=True)
     second = (places + sign + 1).clamp(max=src.shape[1] - 1)
     lengths = sign[:, 0], length - sign[:, 0] - 1
@@ -158,7 +158,7 @@ def _number(columns: Tensor, fewest: Tensor, base: int) -> Sequences:
     A column that holds base - 1 passes a carry on. So the carry into a column comes from the
     nearest other one to its left, found by a running maximum.
     """
-    places = torch.arange(columns.shape[1], device=columns.device)
+    places = torch.arange(columns.shape[1])
     decided = torch.where(columns != base - 1, places, -1).cummax(1).values
     carries = columns.gather(1, decided.clamp(min=0)).ge(base) & (decided >= 0)
     digits = (columns + pad(carries[:, :-1], (1, 0))) % base
@@ -192,7 +192,7 @@ def stack_sources(keys: Tensor, shape: Tensor, symbols: int) -> Sequences:
     """Stacks of uniform symbols, then uniform actions."""
     length, height = shape[:, 0], shape[:, 1:]
     width = longest_of(length)
-    places = torch.arange(width, device=keys.device)
+    places = torch.arange(width)
     actions = symbols + draw(keys ^ 2, width, symbols + 1)
     return torch.where(places < height, draw(keys, width, symbols), actions), length
 
@@ -212,7 +212,7 @@ def final_stacks(src: Tensor, length: Tensor, symbols: int, seed: int) -> Sequen
     lowest_from_here = height.flip(1).cummin(1).values.flip(1)
     lasts = push & (height == lowest_from_here)
     values = torch.where(src > symbols, src - symbols - 1, src)
-    return compacted(values.flip(1), lasts.flip(1))
+    return keep_in_order(values.flip(1), lasts.flip(1))
 
 
 def count_stacks(symbols: int, length: int) -> int:
@@ -270,7 +270,7 @@ def sentences(keys: Tensor, shape: Tensor, symbols: int) -> Sequences:
     words, length = uniform_symbols(keys, shape, symbols)
     width = words.shape[1]
     asks = draw(keys ^ 3, width, 4) == 0
-    places = torch.arange(width, device=keys.device)
+    places = torch.arange(width)
     asks &= (places > 0) & (places < length[:, None] - 1)
     before = pad(asks, (2, 0))
     return words.masked_fill(asks & ~before[:, 1:-1] & ~before[:, :-2], symbols), length
@@ -282,11 +282,11 @@ def translate(src: Tensor, length: Tensor, symbols: int, seed: int) -> Sequences
     real = real_places(length, width)
     marker = (src == symbols) & real
     beside = pad(marker, (1, 1)).long()
-    places = torch.arange(width, device=src.device)
+    places = torch.arange(width)
     order = places + 2 * beside[:, 2:] - 2 * beside[:, :-2]
     words = src.gather(1, order).masked_fill(~real, symbols)
-    slots = dictionary(symbols, seed).to(src.device)[words].flatten(1)  # (N, 2 S)
-    return compacted(slots, slots >= 0)
+    slots = dictionary(symbols, seed)[words].flatten(1)  # (N, 2 S)
+    return keep_in_order(slots, slots >= 0)
 
 
 # The table ------------------------------------------------------------------------------------
@@ -305,7 +305,7 @@ TASKS: dict[str, Task] = {
     "shift": Task(
         "Every symbol k becomes symbol k + n, n being data.symbols.",
         shift,
-        lambda symbols, seed: numbers(2 * symbols, seed),
+        lambda symbols, seed: number_names(2 * symbols, seed),
     ),
     "sort": Task("The source's symbols in ascending order, repeats kept.", sort),
     "duplicate": Task("The source twice.", duplicate),

@@ -135,7 +135,7 @@ def _without_residual(residual: Residual, x: Tensor, sublayer: nn.Module) -> Ten
 
 def _unshifted(batch: Batch) -> Batch:
     """Labels are the decoder's input, without the shift."""
-    return Batch(batch.src, batch.tgt_in, batch.tgt_in, batch.known)
+    return Batch(batch.src, batch.tgt_in, batch.tgt_in, batch.counts)
 
 
 def _pad_as_end(batch: Batch) -> Batch:
@@ -147,7 +147,7 @@ def _pad_as_end(batch: Batch) -> Batch:
 def _starting_with_end(batch: Batch) -> Batch:
     """Training starts targets with EOS, as BART does; decoding starts with BOS."""
     start = batch.tgt_in.masked_fill(batch.tgt_in == BOS_ID, EOS_ID)
-    return Batch(batch.src, start, batch.tgt_out, batch.known)
+    return Batch(batch.src, start, batch.tgt_out, batch.counts)
 
 
 def _loss_with_pads(logits: Tensor, tgt_out: Tensor, *given: Any, **options: Any) -> Tensor:

@@ -77,8 +77,8 @@ class GraphedUpdate:
             fixed = Batch(src, tgt_in, tgt_out)
             self.graphs[shape] = fixed, self._record(fixed)
         fixed, replay = self.graphs[shape]
-        for place, ids in zip(fixed, batch, strict=True):
-            place.copy_(ids)
+        for kept, ids in zip(fixed, batch.to(self.eager.device), strict=True):
+            kept.copy_(ids)
         replay()
         return self.loss, batch.target_tokens, self.norm
 

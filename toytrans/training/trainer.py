@@ -100,12 +100,11 @@ class Trainer:
         evaluation. Raises UserError if memory runs out or a file cannot be written."""
         train = self.config.train
         began = time.monotonic() - self.progress.elapsed_s
-        made_on = self.device if self.device.type == "cuda" else "cpu"
         self.model.train()
         reason = self._reason_to_stop(time.monotonic() - began)
         if reason is None and self.progress.step == 0:
-            self._rehearse(made_on)
-        batches = training_batches(self.dataset, self.config, self.progress.pairs_used, made_on)
+            self._rehearse()
+        batches = training_batches(self.dataset, self.config, self.progress.pairs_used)
         with contextlib.closing(batches):
             while reason is None:
                 self._step([next(batches) for _ in range(train.accumulate)])
@@ -151,12 +150,12 @@ class Trainer:
         progress.window["padded"] += sum(batch.padded_tokens for batch in batches)
         progress.window["real"] += sum(batch.real_tokens for batch in batches)
 
-    def _rehearse(self, made_on: torch.device | str) -> None:
+    def _rehearse(self) -> None:
         """Forward and backward pass of the largest batch, so that missing memory shows at once.
 
         Weights, buffers, optimiser and random states do not change. Raises UserError.
         """
-        batch = largest_batch(self.dataset, self.config, made_on)
+        batch = largest_batch(self.dataset, self.config)
         alone = replace(self._eager, context=SINGLE_PROCESS)
 
         def attempt() -> None:
