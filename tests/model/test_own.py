@@ -69,8 +69,8 @@ class Mine(Positions):
 
 def test_own_positions_keep_the_weights_they_start_with(here: Path):
     (here / "mine.py").write_text(MINE)
-    model = own(positions="sinusoidal", cross_positions="mine.py:Mine")
-    assert all((parameter == 3).all() for parameter in model.cross_positions.parameters())
+    model = own(positions="mine.py:Mine")
+    assert all((parameter == 3).all() for parameter in model.positions.parameters())
 
 
 def test_a_model_of_ones_own_decodes_without_a_cache():
@@ -163,7 +163,19 @@ import torch
 from toytrans.model.seq2seq import Seq2Seq
 class X(Seq2Seq):
   def __init__(s, c, v): super().__init__(c); s.a = torch.nn.Linear(1, 1)
-  def forward(s, a, b): return torch.zeros(*b.shape, 8)
+  def forward(s, a, b): return s.a.weight.sum() + torch.zeros(*b.shape, 8)
+"""
+LEARNS = """
+import torch
+class X(torch.nn.Module):
+  def forward(s, a, b): return s.a(b)
+  def __init__(s, c, v):
+    super().__init__(); s.a = torch.nn.Embedding(8, 8)
+"""
+SCHEME = """
+import torch
+from toytrans.model.positions.base import Relative
+class X(Relative):
 """
 REFUSED = {
     ("model.positions", "def X(m, v): return m"): ("x.py:X: derive it from Positions",),
@@ -172,17 +184,46 @@ REFUSED = {
         "x.py:X: fails: AttributeError",
         "(x.py:3)",
     ),
-    ("model.class", MODULE + "  def forward(s, a, b): exit(0)"): (
-        "forward(src, tgt_in) fails: SystemExit: 0 (x.py:4)",
+    ("model.class", LEARNS + "  def forward(s, a, b): exit(0)"): (
+        "forward(src, tgt_in) fails: SystemExit: 0 (x.py:7)",
     ),
     ("model.class", "def X(c, v): return 3"): ("x.py:X: is no torch.nn.Module",),
-    ("model.class", MODULE + "  def forward(s, a, b): return a"): (
+    ("model.class", LEARNS + "  def forward(s, a, b): return a"): (
         "forward(src, tgt_in) gives (2, 2); expected logits (B, T, V), here (2, 1, 8)",
     ),
     (
         "model.class",
         MODULE + "  def forward(s, a, b): return torch.zeros(*b.shape, 8)",
     ): ("0 parameters; a model has 1 to",),
+    ("model.class", LEARNS + "    s.requires_grad_(False)"): ("all parameters are frozen",),
+    ("model.class", LEARNS + "  def forward(s, a, b): return s.a(b).detach()"): (
+        "x.py:X: forward(src, tgt_in) gives logits that no parameter can learn from",
+    ),
+    ("model.class", LEARNS + "    s.to('meta')"): ("a.weight is on the device meta",),
+    ("model.class", LEARNS + "    s.register_buffer('m', torch.eye(3).to_sparse())"): (
+        "x.py:X: m is sparse, and checkpoints hold dense tensors alone",
+    ),
+    ("model.class", LEARNS + "  def get_extra_state(s): return {}"): ("get_extra_state",),
+    ("model.positions", SCHEME + "  def __init__(s, m, v): s.n = 3"): (
+        "x.py:X: its __init__ must call super().__init__(model, vocabulary) first",
+    ),
+    ("model.positions", SCHEME + "  bias_weights = -1"): ("bias_weights is -1; a number",),
+    ("model.positions", SCHEME + "  bias_weights = '7'"): ("bias_weights is '7'; a number",),
+    ("model.positions", SCHEME + "  bias_weights = 10**9"): ("bias_weights is 1000000000; a num",),
+    ("model.positions", SCHEME + "  bias_deviation = float('nan')"): ("bias_deviation is nan",),
+    ("model.positions", SCHEME + "  def embed(s, x, start=0): return x[:, 0]"): (
+        "embed gives (2, 16), where (2, 3, 16) is wanted",
+    ),
+    ("model.positions", SCHEME + "  def values(s, table, d): return d.double()"): (
+        "x.py:X: fails when it is tried out",
+    ),
+    ("model.positions", SCHEME + "  def bias(s, table, d): return torch.ones(2, 3)"): (
+        "x.py:X: fails when it is tried out: ValueError: bias gives (2, 3)",
+    ),
+    (
+        "model.cross_positions",
+        SCHEME + "  def values(s, table, d): return table[:, :1] * d\n  bias_weights = 1",
+    ): ("model.cross_positions: x.py:X has no cross_distances",),
     ("model.class", SEQ2SEQ + "  def start_decoding(s, src, places, beams=1): return 1 / 0"): (
         "x.py:X: start_decoding(src, places).next_logits(tokens) fails: ZeroDivisionError",
     ),

@@ -43,24 +43,50 @@ def build_own_model(config: ModelConfig, reference: str, size: int) -> Seq2Seq:
     if not isinstance(made, nn.Module):
         raise UserError(f"{name}: is no torch.nn.Module")
     model = made if isinstance(made, Seq2Seq) else OwnModel(config, made, name, size)
+    _check_weights(model, name)
     src = torch.tensor([[3, EOS_ID], [EOS_ID, PAD_ID]]).clamp(max=size - 1)
     first = torch.full((2, 1), BOS_ID)
     asked = "forward(src, tgt_in)"
     try:
-        with torch.random.fork_rng(devices=[]), torch.no_grad():
-            _check_shape(model.eval()(src, first), (2, 1, size), f"{name}: {asked}")
+        with torch.random.fork_rng(devices=[]), torch.enable_grad():
+            logits = model.eval()(src, first)
+            _check_shape(logits, (2, 1, size), f"{name}: {asked}")
+            if not logits.requires_grad:
+                raise UserError(
+                    f"{name}: {asked} gives logits that no parameter can learn from; they are "
+                    "detached, or computed without gradients"
+                )
             if model.decodes_from_a_state:
                 asked = "start_decoding(src, places).next_logits(tokens)"
-                logits = model.start_decoding(src, 1).next_logits(first[:, 0])
+                with torch.no_grad():
+                    logits = model.start_decoding(src, 1).next_logits(first[:, 0])
                 _check_shape(logits, (2, size), f"{name}: {asked}")
     except UserError:
         raise
     except user_code.RAISED as error:
         raise UserError(f"{name}: {asked} fails: {user_code.failure(error, reference)}") from None
+    return model.train()
+
+
+def _check_weights(model: nn.Module, name: str) -> None:
+    """Raise UserError for parameters or buffers that cannot be trained, moved or saved."""
     parameters = count_parameters(model)
     if not 0 < parameters <= MOST_PARAMETERS:
         raise UserError(f"{name}: {parameters:,} parameters; a model has 1 to {MOST_PARAMETERS:,}")
-    return model.train()
+    if not any(parameter.requires_grad for parameter in model.parameters()):
+        raise UserError(f"{name}: all parameters are frozen, so there is nothing to train")
+    for part, values in (*model.named_parameters(), *model.named_buffers()):
+        part = part.removeprefix("inner.")
+        if values.is_meta:
+            raise UserError(f"{name}: {part} is on the device meta, without values; make it on cpu")
+        if values.layout != torch.strided:
+            raise UserError(f"{name}: {part} is sparse, and checkpoints hold dense tensors alone")
+    for module in model.modules():
+        if type(module).get_extra_state is not nn.Module.get_extra_state:
+            raise UserError(
+                f"{name}: {type(module).__name__} has get_extra_state, and checkpoints hold "
+                "tensors alone; register a buffer"
+            )
 
 
 class OwnModel(Seq2Seq):

@@ -11,7 +11,7 @@ from toytrans.model.attention import AttentionContext
 from toytrans.model.dropout import Dropout
 from toytrans.model.layers import DecoderLayer, EncoderLayer
 from toytrans.model.masks import MaskMaker
-from toytrans.model.positions import position_scheme
+from toytrans.model.positions import cross_position_scheme, position_scheme
 from toytrans.model.seq2seq import DecoderState, Seq2Seq
 from toytrans.tokens import BOS_ID, Vocabulary
 
@@ -37,8 +37,9 @@ class Transformer(Seq2Seq):
         self.positions = position_scheme(model.positions, model, vocabulary)
         cross = model.cross_positions
         assert cross is not None
-        same = cross == model.positions  # then one object, so that what it learns is learned once
-        self.cross_positions = self.positions if same else position_scheme(cross, model, vocabulary)
+        self.cross_positions = cross_position_scheme(cross, model, vocabulary)
+        if cross == model.positions:  # then one object, so that what it learns is learned once
+            self.cross_positions = self.positions
         self.drop = Dropout(model.dropout)
         n_encoder, n_decoder = model.n_encoder_layers, model.n_decoder_layers
         if model.share_layers:

@@ -68,6 +68,11 @@ class Positions(nn.Module):
     def check(cls, model: ModelConfig) -> None:
         """Raise UserError for a model that the scheme does not fit, because of a width, say."""
 
+    @classmethod
+    def measures_cross_attention(cls) -> bool:
+        """Whether the scheme can be one of cross-attention."""
+        return cls.cross_distances is not Positions.cross_distances
+
     def embed(self, x: Tensor, start: int = 0) -> Tensor:
         """Embeddings (B, L, D) of places start .. start + L - 1 -> (B, L, D)."""
         return x
