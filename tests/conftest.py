@@ -20,7 +20,7 @@ import tempfile
 from collections.abc import Callable, Generator, Iterator
 from pathlib import Path
 from types import ModuleType
-from typing import Any, NamedTuple, get_args
+from typing import Any, NamedTuple
 
 import pytest
 import torch
@@ -28,11 +28,11 @@ import typer.main
 
 from toytrans import user_code
 from toytrans.cli.app import main
-from toytrans.config.names import PositionName
 from toytrans.config.schema import Config
 from toytrans.config.yaml import write_yaml
 from toytrans.data.open import open_dataset
 from toytrans.inspection.shown import InspectedBatch, batch_of_sequences
+from toytrans.model import positions
 from toytrans.model.attention import AttentionContext
 from toytrans.model.build import build_sound_model
 from toytrans.model.masks import MaskMaker
@@ -181,7 +181,7 @@ def anchors_of(name: str, **model: Any) -> dict[str, Any]:
 
 EVERY_ANCHOR = anchors_of("Every", n_heads=11, d_model=88)
 SCHEMES = [
-    *({"positions": name} for name in get_args(PositionName)),
+    *({"positions": name} for name in positions.SCHEMES),
     EVERY_ANCHOR,
     {"positions": "sinusoidal", "random_positions": True},
     {"positions": "rotary", "cross_positions": "anchored"},

@@ -9,7 +9,6 @@ import sys
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
-from typing import get_args
 
 import pytest
 import torch
@@ -17,26 +16,21 @@ from conftest import Command, call, config_of, made_once, model_of, tiny_yaml
 
 import toytrans
 from toytrans import export
-from toytrans.config.names import ExportFormat, PositionName
+from toytrans.config.names import ExportFormat
 from toytrans.config.schema import Config
 from toytrans.data.pairs import DataFacts
 from toytrans.errors import UserError
 from toytrans.export import plain, token_names
+from toytrans.model.positions import SCHEMES
 from toytrans.tokens import Vocabulary
 from toytrans.training.run import Run
 
 DOCS = Path(__file__).parents[2] / "docs" / "export.md"
 VOCABULARY = Vocabulary(tuple(map(str, range(12))), separators=("7",))
 TABLES = ("sinusoidal", "learned", "none")
-SCHEMES = (*get_args(PositionName), "random")
+NAMES = (*SCHEMES, "random")
 ALIASES = {"random": {"positions": "sinusoidal", "random_positions": True}}
-FOLLOWS = {  # which of the schemes a format expresses
-    "safetensors": lambda scheme, norm: True,
-    "ctranslate2": lambda scheme, norm: scheme not in ("alibi", "relative", "anchored"),
-    "huggingface": lambda scheme, norm: (
-        scheme in (*TABLES, "random") if norm == "pre" else scheme == "sinusoidal"
-    ),
-}
+FORMATS = ("safetensors", "ctranslate2", "huggingface")
 PACKAGES = {"huggingface": "transformers"}
 
 
@@ -61,7 +55,7 @@ def assert_equal_tokens(run: Run, name: ExportFormat, path: Path, longest: int =
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("scheme", SCHEMES)
+@pytest.mark.parametrize("scheme", [*plain.POSITIONS, "random"])
 def test_every_scheme_in_onnx(scheme: str, tmp_path: Path):
     """One layer a side; the graph is that of plain.py, which has every scheme with both norms."""
     pytest.importorskip("onnxscript")
@@ -71,20 +65,31 @@ def test_every_scheme_in_onnx(scheme: str, tmp_path: Path):
     assert_equal_tokens(run, "onnx", tmp_path / "out")
 
 
-@pytest.mark.parametrize("name", FOLLOWS)
+@pytest.mark.parametrize("name", FORMATS)
 @pytest.mark.parametrize("norm", ["pre", "post"])
-@pytest.mark.parametrize("scheme", SCHEMES)
+@pytest.mark.parametrize("scheme", NAMES)
 def test_equal_tokens_or_a_refusal(scheme: str, norm: str, name: ExportFormat, tmp_path: Path):
     pytest.importorskip(PACKAGES.get(name, name))
     run = run_of(scheme, norm=norm, activation="gelu_tanh")
-    if not FOLLOWS[name](scheme, norm):
-        with pytest.raises(UserError, match=f"fresh: {name} cannot express model.*; take --format"):
+    if export.refusal(name, run.config.model):
+        with pytest.raises(UserError, match=f"fresh: {name} cannot express model"):
             export.export(run, name, tmp_path / "out")
         assert list(tmp_path.iterdir()) == []
         return
     export.export(run, name, tmp_path / "out")
     assert [path.name for path in tmp_path.iterdir()] == ["out"]
     assert_equal_tokens(run, name, tmp_path / "out")
+
+
+def test_what_formats_are_for():
+    """The paper's model goes everywhere, and every scheme of plain.py into a file of it."""
+    for norm in ("pre", "post"):
+        for name in FORMATS:
+            assert not export.refusal(name, run_of("sinusoidal", norm=norm).config.model)
+    for scheme in plain.POSITIONS:
+        assert not export.refusal("safetensors", run_of(scheme).config.model)
+    assert export.refusal("huggingface", run_of("rotary").config.model)
+    assert set(plain.POSITIONS) <= set(SCHEMES), "toytrans/export/plain.py knows what is no more"
 
 
 def test_distances_past_the_last_bucket(tmp_path: Path):
@@ -98,7 +103,7 @@ def test_distances_past_the_last_bucket(tmp_path: Path):
 
 
 @pytest.mark.parametrize("norm", ["pre", "post"])
-@pytest.mark.parametrize("name", FOLLOWS)
+@pytest.mark.parametrize("name", FORMATS)
 @pytest.mark.parametrize(
     "options",
     [

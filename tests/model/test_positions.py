@@ -1,12 +1,14 @@
 """Position schemes against their formulas, and what all of them keep."""
 
 import math
+from pathlib import Path
 
 import pytest
 import torch
 from conftest import VOCABULARY, model_of
 
 from toytrans.errors import UserError
+from toytrans.model.positions import SCHEMES
 from toytrans.model.positions.absolute import sinusoids
 from toytrans.tokens import BOS_ID, EOS_ID
 
@@ -149,3 +151,9 @@ def test_anchored_bias_in_self_attention_counts_from_key_to_query():
     for head, i, j in [(0, 0, 8), (1, 4, 4), (0, 5, 3), (1, 8, 0), (1, 2, 3)]:
         expected = 16 * attention.bias_table[head, max(-3, min(3, i - j)) + 3] - abs(i - j)
         assert bias[0, head, i, j].item() == pytest.approx(expected.item(), abs=1e-9)
+
+
+def test_every_scheme_has_a_row_in_the_table_of_the_documentation():
+    page = (Path(__file__).parents[2] / "docs" / "results.md").read_text()
+    missing = [name for name in SCHEMES if f"| `{name}` |" not in page]
+    assert not missing, f"docs/results.md: give {', '.join(missing)} a row in the table of schemes"
