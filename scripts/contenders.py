@@ -30,7 +30,7 @@ from torch.nn.utils.rnn import pad_sequence
 from torch.utils.data import DataLoader
 
 import toytrans
-from toytrans.config.schema import Config, ModelConfig
+from toytrans.config.schema import Config, ModelSettings, Settings
 from toytrans.data.batches import Batch, training_batches
 from toytrans.data.open import open_dataset
 from toytrans.data.pairs import Dataset, Pairs, pad_rows
@@ -38,6 +38,7 @@ from toytrans.export import Rows, to_ctranslate2, to_huggingface
 from toytrans.model.build import as_transformer
 from toytrans.model.decoding import search
 from toytrans.model.transformer import Transformer
+from toytrans.resolve import resolve
 from toytrans.tokens import BOS_ID, EOS_ID, FIRST_SYMBOL_ID, PAD_ID
 from toytrans.training.devices import choose_precision
 from toytrans.training.graphs import GraphedUpdate, cuda_capture
@@ -165,7 +166,7 @@ def wait() -> None:
         torch.cuda.synchronize()
 
 
-def config_of(spec: Training) -> Config:
+def config_of(spec: Training) -> Settings:
     """The config of a size: reverse, 100 symbols, everything else by default."""
     size = spec.size
     model = {
@@ -182,10 +183,10 @@ def config_of(spec: Training) -> Config:
     if spec.rows is not None:
         data["batch_tokens"] = spec.rows * size.tokens_of_a_pair
     train = {"max_steps": 10**6, "precision": spec.precision}
-    return Config.model_validate({"data": data, "model": model, "train": train})
+    return resolve(Config.model_validate({"data": data, "model": model, "train": train}))
 
 
-def batches_of(spec: Training, config: Config, dataset: Dataset) -> Iterator[Batch]:
+def batches_of(spec: Training, config: Settings, dataset: Dataset) -> Iterator[Batch]:
     """Endless batches of a contender, each made when it is asked for.
 
     Where all get the `same`, and for the peers on a GPU, some are made beforehand and come again
@@ -226,7 +227,7 @@ def loader(pairs: Pairs, rows: int) -> Iterator[Batch]:
         yield from batches
 
 
-def our_step(spec: Training, config: Config) -> Step:
+def our_step(spec: Training, config: Settings) -> Step:
     """The step of `toytrans train`: forward, loss, backward, clip, AdamW."""
     device, facts = torch.device(spec.device), open_dataset(config).facts
     precision = choose_precision(config.train.precision, device, config.model.d_model)
@@ -238,7 +239,7 @@ def our_step(spec: Training, config: Config) -> Step:
     return lambda batch: update([batch], lr=1e-4)
 
 
-def peer_step(spec: Training, config: Config) -> Step:
+def peer_step(spec: Training, config: Settings) -> Step:
     """The step of a peer, with the optimiser that its users take and no schedule.
 
     The tutorial's: Adam with its betas and epsilon, fused if asked for, no clipping. BART: fused
@@ -300,7 +301,7 @@ class TutorialTransformer(nn.Module):
     """The model of PyTorch's tutorial "Language Translation with nn.Transformer", batch first:
     post-norm, ReLU, nothing tied."""
 
-    def __init__(self, model: ModelConfig, vocabulary: int, spec: Training) -> None:
+    def __init__(self, model: ModelSettings, vocabulary: int, spec: Training) -> None:
         super().__init__()
         width, depths = model.d_model, (model.n_encoder_layers, model.n_decoder_layers)
         self.src_embedding = PositionedEmbedding(vocabulary, width, spec.dropout)
@@ -327,7 +328,7 @@ class TutorialTransformer(nn.Module):
         return self.generator(x)
 
 
-def bart(model: ModelConfig, vocabulary: int, spec: Training) -> nn.Module:
+def bart(model: ModelSettings, vocabulary: int, spec: Training) -> nn.Module:
     """Hugging Face's BART of our sizes with random weights. By default it takes GELU and drops
     neither attention weights nor what is inside feed-forward; `same`: as ours, ReLU and both."""
     import transformers  # a machine with a GPU may lack it

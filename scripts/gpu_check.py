@@ -29,7 +29,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import Any, get_args
+from typing import Any
 from unittest.mock import patch
 
 sys.path.insert(0, str(Path(__file__).parent.parent))
@@ -50,8 +50,8 @@ from rich.console import Console
 from rich.table import Table
 
 import toytrans
-from toytrans.config.names import PositionName
 from toytrans.doctor.machine import installed
+from toytrans.model.positions import scheme_names
 from toytrans.training import session
 from toytrans.training.checkpoint import load_checkpoint, saved_steps
 from toytrans.training.graphs import Capture, Work, cuda_capture
@@ -179,7 +179,7 @@ def versions(device: str) -> Row:
 
 # Equality ------------------------------------------------------------------------------------
 
-SCHEMES: dict[str, Row] = {name: {"positions": name} for name in get_args(PositionName)}
+SCHEMES: dict[str, Row] = {name: {"positions": name} for name in scheme_names()}
 SCHEMES["random sinusoidal"] = {"positions": "sinusoidal", "random_positions": True}
 PRECISIONS = ("fp32", "bf16")
 

@@ -18,9 +18,9 @@ import subprocess
 import sys
 import tempfile
 from pathlib import Path
-from typing import Any, get_args
+from typing import Any
 
-from toytrans.config.names import PositionName
+from toytrans.model.positions import SCHEMES
 
 CONFIGS = Path(__file__).parent.parent / "configs"
 Record = dict[str, Any]
@@ -48,7 +48,7 @@ OPTIONS = {
     "bf16": ["train.precision=bf16"],
     "accumulate": ["train.accumulate=2", "train.label_smoothing=0.1"],
     **{f"anchors_{name}": anchored_by(name) for name in ("double", "repeat", "count", "fertility")},
-    **{f"positions_{name}": [f"model.positions={name}"] for name in get_args(PositionName)},
+    **{f"positions_{name}": [f"model.positions={name}"] for name in SCHEMES},
 }
 """Overrides of `reverse`, by the name of their run."""
 

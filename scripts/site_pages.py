@@ -11,7 +11,7 @@ from typer.cli import get_docs_for_click
 from typer.core import TyperGroup
 
 from toytrans.cli.app import app
-from toytrans.config.schema import keys
+from toytrans.glossary import keys
 
 if TYPE_CHECKING:
     from mkdocs.structure.files import Files

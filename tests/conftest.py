@@ -28,7 +28,7 @@ import typer.main
 
 from toytrans import user_code
 from toytrans.cli.app import main
-from toytrans.config.schema import Config
+from toytrans.config.schema import Config, Settings
 from toytrans.config.yaml import write_yaml
 from toytrans.data.open import open_dataset
 from toytrans.inspection.shown import InspectedBatch, batch_of_sequences
@@ -38,6 +38,7 @@ from toytrans.model.build import build_sound_model
 from toytrans.model.masks import MaskMaker
 from toytrans.model.matrix_products import leave_products_to_onednn
 from toytrans.model.transformer import Transformer
+from toytrans.resolve import resolve
 from toytrans.tokens import Vocabulary
 from toytrans.training.checkpoint import load_checkpoint, saved_steps
 from toytrans.training.distributed import SINGLE_PROCESS, DistributedContext
@@ -77,11 +78,18 @@ ANCHORED: dict[str, Any] = {"positions": "anchored", "norm": "pre"}
 """A model that learns in few steps, with places that any length has."""
 
 
-def config_of(task: str = "copy", **sections: dict) -> Config:
-    """A small config; `data`, `model` and `train` add to it."""
+def given_config(task: str = "copy", **sections: dict) -> Config:
+    """A small config as it is given; `data`, `model` and `train` add to it."""
     data = {"task": task, "symbols": 7, "train_length": [1, 6]} | sections.pop("data", {})
     model = ANCHORED | {"d_model": 16, "n_heads": 2, "d_ff": 32} | sections.pop("model", {})
     return Config.model_validate({"data": data, "model": model, **sections})
+
+
+def config_of(task: str = "copy", **sections: dict) -> Settings:
+    """The settings of a small config, whose own code may run."""
+    config = given_config(task, **sections)
+    user_code.trust(config.references.values())
+    return resolve(config)
 
 
 TINY: dict[str, dict] = {
@@ -112,11 +120,12 @@ def trainer_of(
 ) -> Trainer:
     """The trainer of a small config, as `config_of` makes it, in fp32. Its run is described."""
     sections["train"] = {"precision": "fp32"} | sections.get("train", {})
-    config = config_of(task, **sections)
-    source = open_dataset(config)
-    context.on_main(lambda: create_run(run, config, source.facts, {}))
-    precision = config.train.precision
-    return Trainer(config, source, run, torch.device(device), precision, context, capture)
+    config = given_config(task, **sections)
+    settings = resolve(config)
+    source = open_dataset(settings)
+    context.on_main(lambda: create_run(run, config, settings, source.facts, {}))
+    precision = settings.train.precision
+    return Trainer(settings, source, run, torch.device(device), precision, context, capture)
 
 
 @pytest.fixture

@@ -141,11 +141,11 @@ def test_data_facts_that_no_training_has_are_refused(run, refused, change, words
 
 
 def test_a_damaged_config_of_a_run_is_named(run, refused):
-    file = run / "config.yaml"
+    file = run / "resolved.yaml"
     text = file.read_text()
     file.write_text(text + "extra: 1\n")
     line = text.count("\n") + 1
-    says(refused("eval", str(run)), f"runs/c/config.yaml:{line}", "extra", "unknown key")
+    says(refused("eval", str(run)), f"runs/c/resolved.yaml:{line}", "extra", "unknown key")
     file.write_text(text.replace("d_ff: 32", "d_ff: 64"))
     says(refused("eval", str(run)), "checkpoints", "(32,)", "(64,)", "do not belong together")
 

@@ -29,10 +29,10 @@ def own(here: Path, command: Command) -> Path:
 
 
 def edit_config(run: Path, before: str, after: str) -> None:
-    config = run / "config.yaml"
-    text = config.read_text()
-    assert before in text
-    config.write_text(text.replace(before, after))
+    for name in ("config.yaml", "resolved.yaml"):
+        text = (run / name).read_text()
+        assert before in text
+        (run / name).write_text(text.replace(before, after))
 
 
 def test_code_that_a_run_names_needs_trust_each_time(command: Command, refused):

@@ -280,7 +280,7 @@ def _tree_of(config: Any) -> Tree:
     if isinstance(config, str | Path):
         return read_tree(Path(config))
     if isinstance(config, Config):
-        config = config.model_dump(mode="json")
+        config = config.model_dump(mode="json", exclude_unset=True)
     if isinstance(config, Mapping):
         return Tree(IN_PYTHON, copy.deepcopy(dict(config)))
     kind = type(config).__name__

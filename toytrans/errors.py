@@ -13,6 +13,15 @@ class UserError(Exception):
         return "\n".join(map(str, self.args))
 
 
+class BadKey(UserError):
+    """A key of the config is refused where nothing is known of the file. Whoever read the file adds
+    the line of the key."""
+
+    def __init__(self, key: str, reason: str) -> None:
+        super().__init__(f"{key}: {reason}")
+        self.key = key
+
+
 def shortened(text: str) -> str:
     """Text without its middle if it is very long. The remedy is at its end."""
     return text if len(text) <= 2000 else f"{text[:1200]} ... {text[-700:]}"

@@ -1,20 +1,25 @@
 """What a name means: a task, a fault, a check, or a config key; and a new config with comments."""
 
+from collections.abc import Sequence
 from difflib import get_close_matches
 from pathlib import Path
 from textwrap import wrap
-from typing import TYPE_CHECKING, Any, cast, get_args
+from typing import Any, cast, get_args
 
 from toytrans.checks.result import CHECKS
+from toytrans.config import schema
 from toytrans.config.load import check_config, flatten, load_config
-from toytrans.config.names import FaultName, TaskName
-from toytrans.config.schema import Config, Key, keys, nearest_key
+from toytrans.config.names import FaultName
+from toytrans.config.schema import Key, Settings, nearest_key
 from toytrans.config.yaml import Tree, write_yaml
+from toytrans.data.open import open_dataset
+from toytrans.data.task_pairs import TaskPairs
+from toytrans.data.tasks import TASKS, translations
 from toytrans.errors import UserError
+from toytrans.exercises.fault_cards import CARDS
+from toytrans.model.positions import scheme_names
+from toytrans.resolve import resolve
 from toytrans.user_code import is_reference, shown, trust
-
-if TYPE_CHECKING:
-    from toytrans.data.task_pairs import TaskPairs
 
 Card = dict[str, str]
 """What there is to say of a name, by heading."""
@@ -37,11 +42,10 @@ def explain(name: str) -> str:
 
 def card(name: str) -> Card:
     """What there is to say of a name, by heading. Raises UserError."""
-    if name in get_args(TaskName) or is_reference(name):
-        usual = check_config(Tree(name, {"data": {"task": name}}))
-        return _of_task(_small(name, 10), usual)
+    if name in TASKS or is_reference(name):
+        return _of_task(_settings_of(name, 10), _settings_of(name, 20))
     if name.endswith((".yaml", ".yml")):
-        config = load_config(Path(name))
+        config = resolve(load_config(Path(name)))
         return _of_task(config, config)
     if name in get_args(FaultName):
         return _of_fault(cast(FaultName, name))
@@ -53,12 +57,10 @@ def card(name: str) -> Card:
 def listed(kind: str) -> list[tuple[str, ...]]:
     """The rows of a list, under their headings: the tasks, the faults, the checks or the keys."""
     if kind == "tasks":
-        pairs = ((name, _opened(_small(name, 6))) for name in get_args(TaskName))
+        pairs = ((name, _opened(_settings_of(name, 6))) for name in TASKS)
         rows = [(name, each.task.rule, _arrow(each.samples(SAMPLES)[0])) for name, each in pairs]
         return [("task", "rule", "example"), *rows]
     if kind == "faults":
-        from toytrans.exercises.fault_cards import CARDS
-
         found = [(name, each.what, ", ".join(each.checks)) for name, each in CARDS.items()]
         return [("fault", "what it is", "found by"), *found]
     if kind == "checks":
@@ -67,27 +69,49 @@ def listed(kind: str) -> list[tuple[str, ...]]:
     return [("key", "default", "meaning"), *every]
 
 
-def _small(name: str, longest: int) -> Config:
-    """A config of a task. The caller named the task's code, so that is run."""
+def keys() -> list[Key]:
+    """All sections and keys, with the names that they choose among. These stand in registries: a
+    new task or position scheme is here at once."""
+    names: dict[str, Sequence[str]] = {
+        "data.task": sorted(TASKS),
+        "model.positions": scheme_names(),
+        "model.cross_positions": scheme_names(of_cross_attention=True),
+    }
+    found = []
+    for key in schema.keys():  # noqa: SIM118  # a function, no dict
+        if known := names.get(key.path):
+            key = key._replace(names=tuple(known), range=", ".join(known))
+        found.append(key)
+    return found
+
+
+def json_schema() -> dict[str, Any]:
+    """The JSON Schema of a config, for editors. Names that are built in complete as examples,
+    because code of the user's may stand in their place."""
+    made = schema.json_schema()
+    for section, name in (("data", "task"), ("model", "positions"), ("model", "cross_positions")):
+        known = next(key.names for key in keys() if key.path == f"{section}.{name}")
+        properties = made["$defs"][f"{section.title()}Config"]["properties"]
+        properties[name]["examples"] = list(known)
+    return made
+
+
+def _settings_of(name: str, longest: int) -> Settings:
+    """The settings of a task. The caller named the task's code, so that is run."""
     config = check_config(Tree(name, {"data": {"task": name, "train_length": [1, longest]}}))
     trust(config.references.values())
-    return config
+    return resolve(config)
 
 
-def _opened(config: Config) -> "TaskPairs":
-    from toytrans.data.open import open_dataset
-    from toytrans.data.task_pairs import TaskPairs
-
-    pairs = open_dataset(config)
+def _opened(settings: Settings) -> TaskPairs:
+    pairs = open_dataset(settings)
     assert isinstance(pairs, TaskPairs)
     return pairs
 
 
-def _of_task(config: Config, usual: Config) -> Card:
+def _of_task(config: Settings, usual: Settings) -> Card:
     """The card of the task of a config, with the lengths of the usual one. Raises UserError where
     it reads files."""
-    from toytrans.data.tasks import translations
-
     data = config.data
     if data.task is None:
         raise UserError("this config reads files; only a task has a card")
@@ -115,8 +139,6 @@ def _arrow(sample: tuple[list[str], list[str]]) -> str:
 
 
 def _of_fault(name: FaultName) -> Card:
-    from toytrans.exercises.fault_cards import CARDS
-
     found = CARDS[name]
     return {
         "what": found.what,
@@ -129,8 +151,6 @@ def _of_fault(name: FaultName) -> Card:
 
 
 def _of_check(name: str) -> Card:
-    from toytrans.exercises.fault_cards import CARDS
-
     found = (fault for fault, card in CARDS.items() if name in card.checks)
     return {
         "passes if": CHECKS[name],
@@ -144,7 +164,7 @@ def _of_key(name: str) -> Card:
     matching = [key for key in keys() if name in (key.path, key.section)]
     if not matching:
         section, _, last = name.rpartition(".")
-        others = (*LISTS, *get_args(TaskName), *get_args(FaultName), *CHECKS)
+        others = (*LISTS, *TASKS, *get_args(FaultName), *CHECKS)
         is_key = last in {key.name for key in keys()}
         near = next(iter(() if is_key else get_close_matches(name, others, n=1)), "")
         near = near or nearest_key(section, last)
@@ -181,7 +201,7 @@ HEADER = """\
 def new_config(task: str) -> str:
     """A commented config of a task, as YAML. It stops when it has learned. Raises UserError."""
     config = check_config(Tree("a new config", {"data": {"task": task}, "train": LEARNED}))
-    values = flatten(config.model_dump(mode="json"))
+    values = flatten(resolve(config).model_dump(mode="json"))
     known, lines = {key.path: key for key in keys()}, [HEADER]
     for section, names in USUAL.items():
         lines += [f"\n{section[:-1]}:\n"] if section else []

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
-from toytrans.config.schema import ModelConfig
+from toytrans.config.schema import ModelSettings
 from toytrans.model.positions.anchored import Anchored, farthest
 from toytrans.model.positions.base import Distances
 from toytrans.tokens import BOS_ID, EOS_ID, FIRST_SYMBOL_ID, Vocabulary
@@ -68,7 +68,7 @@ class MoreAnchors(Anchored):
 
     needs_fp32 = True
 
-    def __init__(self, model: ModelConfig, vocabulary: Vocabulary) -> None:
+    def __init__(self, model: ModelSettings, vocabulary: Vocabulary) -> None:
         super().__init__(model, vocabulary)
         counting = [head for head, name in enumerate(self.names) if name in LEARNED]
         self.register_buffer("counting", torch.tensor(counting).long(), persistent=False)

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from toytrans.config.schema import ModelConfig
+from toytrans.config.schema import ModelSettings
 from toytrans.errors import UserError
 from toytrans.model.dropout import Dropout
 from toytrans.model.positions.absolute import sinusoids
@@ -26,7 +26,7 @@ HALF = 0.5**0.5
 class GatedConv(nn.Conv1d):
     """A convolution of k neighbours and a gated linear unit: (N, D, L + k - 1) -> (N, D, L)."""
 
-    def __init__(self, config: ModelConfig, kernel: int) -> None:
+    def __init__(self, config: ModelSettings, kernel: int) -> None:
         width, kept = config.d_model, 1 - config.dropout
         super().__init__(width, 2 * width, kernel)
         nn.init.normal_(self.weight, std=(4 * kept / (kernel * width)) ** 0.5)  # section 3.5
@@ -40,7 +40,7 @@ class GatedConv(nn.Conv1d):
 class AskingLayer(nn.Module):
     """A decoder layer: gated convolution of the past, attention over the source, residual sum."""
 
-    def __init__(self, config: ModelConfig, kernel: int) -> None:
+    def __init__(self, config: ModelSettings, kernel: int) -> None:
         super().__init__()
         self.conv = GatedConv(config, kernel)
         self.query = linear(config.d_model)
@@ -73,7 +73,7 @@ class Convolutional(Seq2Seq):
     kernel = 5
     learned = True
 
-    def __init__(self, config: ModelConfig, vocabulary_size: int) -> None:
+    def __init__(self, config: ModelSettings, vocabulary_size: int) -> None:
         super().__init__(config)
         width = config.d_model
         self.src_embedding = nn.Embedding(vocabulary_size, width)

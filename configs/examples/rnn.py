@@ -10,7 +10,7 @@ alone, since a run hashes the file that it names and not what that imports.
 import torch
 from torch import Tensor, nn
 
-from toytrans.config.schema import ModelConfig
+from toytrans.config.schema import ModelSettings
 from toytrans.errors import UserError
 from toytrans.model.dropout import Dropout
 from toytrans.model.seq2seq import RowState, Seq2Seq
@@ -74,7 +74,7 @@ class Recurrent(Seq2Seq):
     cell: type[nn.GRU] | type[nn.LSTM] = nn.GRU
     asks_first = True
 
-    def __init__(self, config: ModelConfig, vocabulary_size: int) -> None:
+    def __init__(self, config: ModelSettings, vocabulary_size: int) -> None:
         super().__init__(config)
         width, depth = config.d_model, config.n_decoder_layers
         if width % 2:

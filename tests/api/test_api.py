@@ -20,6 +20,7 @@ from conftest import ROOT, TINY, Command, tensors_of
 from forked import Forked
 
 import toytrans
+from toytrans.resolve import resolve
 from toytrans.training.trainer import Trainer
 
 pytestmark = pytest.mark.usefixtures("here")
@@ -62,7 +63,7 @@ def test_a_file_a_dict_and_a_config_train_the_run_of_the_command(run: toytrans.R
     made = [toytrans.train(given) for given in (Path("c.yaml"), TINY, config)]
     assert [str(each.path) for each in made] == ["runs/c", "runs/copy", "runs/copy-2"]
     for each in made:
-        assert each.config == config and not each.unfinished
+        assert each.config == resolve(config) and not each.unfinished
         assert checkpoints_of(each.path) == checkpoints_of(run.path) != {}
         assert records_of(each.path) == records_of(run.path)
     assert TINY["data"]["task"] == "copy", "a dict stays as it is"

@@ -14,11 +14,14 @@ from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
 from toytrans.config.hidden_fault import fault_remark, hide, named_fault, planted_fault
-from toytrans.config.load import config_for_resume, load_config, save_config
-from toytrans.config.names import FaultName, PositionName, TaskName
-from toytrans.config.schema import Config, keys
+from toytrans.config.load import as_yaml, load_config, load_settings, settings_for_resume
+from toytrans.config.names import FaultName
+from toytrans.config.schema import Settings, keys
 from toytrans.config.yaml import read_yaml, write_yaml
+from toytrans.data.tasks import TASKS
 from toytrans.errors import UserError
+from toytrans.model.positions import scheme_names
+from toytrans.resolve import resolve
 from toytrans.training.faults import check_fault, objective_of
 
 PLAIN = """\
@@ -46,8 +49,8 @@ def write(folder: Path, text: str | bytes) -> Path:
     return path
 
 
-def load(folder: Path, text: str, *overrides: str) -> Config:
-    return load_config(write(folder, text), overrides)
+def load(folder: Path, text: str, *overrides: str) -> Settings:
+    return resolve(load_config(write(folder, text), overrides))
 
 
 def refused_with(
@@ -55,7 +58,7 @@ def refused_with(
 ) -> str:
     """What is said of a config that is refused: one line with all these."""
     with pytest.raises(UserError) as caught:
-        load_config(write(folder, text), overrides)
+        resolve(load_config(write(folder, text), overrides))
     message = str(caught.value)
     assert "\n" not in message
     assert all(fragment in message for fragment in fragments), message
@@ -185,7 +188,6 @@ def test_a_file_that_is_too_large_missing_or_a_directory_is_refused(tmp_path):
         ("lr=1", ("lr: unknown key", "did you mean train.lr?")),
         ("data.zzz=1", ("data.zzz: unknown key", "data has batch_tokens", "train_length")),
         ("train.lr=fast", ("train.lr: found 'fast', expected a number",)),
-        ("train.lr=1e-310", ("train.lr: ", "1e-310", "too small for a number that is not 0")),
         ("train.lr=.inf", ("train.lr: found inf", "finite")),
         ("train.max_steps=1e3", ("train.max_steps: found 1000.0, expected a whole number",)),
         ("model.dropout=1", ("model.dropout: found 1, expected less than 1",)),
@@ -197,6 +199,9 @@ def test_a_file_that_is_too_large_missing_or_a_directory_is_refused(tmp_path):
         ("train..lr=3", ("--set train..lr=3", "section.key=value")),
         ("seed=[1", ("--set seed", "not YAML")),
         ("fault=no_casual", ("fault: found 'no_casual'; ", "did you mean no_causal?")),
+        ("data.task=revers", ("data.task: found 'revers'; ", "did you mean reverse?")),
+        ("model.positions=rotry", ("model.positions: found 'rotry'; ", "did you mean rotary?")),
+        ("model.cross_positions=rotary", ("cross_positions: found 'rotary'; ", "none, anchored")),
     ],
 )
 def test_an_override_that_is_refused_is_explained(tmp_path, override, fragments):
@@ -301,54 +306,85 @@ def test_paths_of_files_become_absolute(tmp_path, monkeypatch):
 # Saving and resuming -------------------------------------------------------------------------
 
 
-def test_a_saved_config_reads_back_equal(tmp_path):
-    names = zip_longest(get_args(TaskName), get_args(PositionName), fillvalue="none")
-    for task, positions in names:  # there are more tasks
-        config = load(tmp_path, PLAIN, f"data.task={task}", f"model.positions={positions}")
-        again = load(tmp_path, save_config(config))
-        assert again == config_for_resume(config, again, RUN) == config
-        assert save_config(again) == save_config(config)
+def resume(folder: Path, before: tuple[str, ...], after: tuple[str, ...]) -> Settings:
+    """The settings of a run of PLAIN that is resumed; each time with some overrides."""
+    path = write(folder, PLAIN)
+    saved, given = load_config(path, before), load_config(path, after)
+    return settings_for_resume(saved, resolve(saved), given, RUN)
 
 
-def test_a_saved_config_holds_every_value_that_applies(tmp_path):
-    config = load(tmp_path, PLAIN)
-    saved = read_yaml(write(tmp_path, save_config(config))).values
-    absent = {"class", "max_positions"}  # of no transformer with sinusoidal positions
+def test_what_is_saved_reads_back_equal(tmp_path):
+    for task, positions in zip_longest(TASKS, scheme_names(), fillvalue="none"):
+        overrides = (f"data.task={task}", f"model.positions={positions}")
+        given = load_config(write(tmp_path, PLAIN), overrides)
+        settings = resolve(given)
+        assert load_config(write(tmp_path, as_yaml(given))) == given
+        assert load_settings(write(tmp_path, as_yaml(settings))) == settings
+        assert settings_for_resume(given, settings, given, RUN) == settings
+
+
+def test_a_config_is_saved_as_it_was_given_and_its_settings_with_every_key(tmp_path):
+    given = load_config(write(tmp_path, PLAIN), ["train.lr=0.5"])
+    stated = read_yaml(write(tmp_path, as_yaml(given))).values
+    expected = read_yaml(write(tmp_path, PLAIN)).values
+    expected["train"]["lr"] = 0.5
+    assert stated == expected
+    saved = read_yaml(write(tmp_path, as_yaml(resolve(given)))).values
     for section, values in (("", saved), *((name, saved[name]) for name in SECTIONS)):
-        keys_of_section = [key.name for key in keys() if key.section == section]
-        assert list(values) == [key for key in keys_of_section if key not in absent]
+        assert list(values) == [key.name for key in keys() if key.section == section]
     assert saved["data"]["test_length"] == [1, 30]
     assert (saved["train"]["warmup_steps"], saved["train"]["eval_every"]) == (100, 250)
 
 
+def test_settings_that_lack_what_followed_from_other_keys_are_refused(tmp_path):
+    text = as_yaml(load(tmp_path, PLAIN))
+    for line in ("  warmup_steps: 100\n", "  test_length: [1, 30]\n"):
+        assert line in text
+        with pytest.raises(UserError, match=f"{line.split(':')[0].strip()}: missing"):
+            load_settings(write(tmp_path, text.replace(line, "")))
+
+
 def test_what_was_derived_stays_when_only_a_limit_is_raised(tmp_path):
-    saved = load(tmp_path, PLAIN, "train.max_steps=30")
-    assert (saved.train.warmup_steps, saved.train.eval_every) == (10, 7)
-    afresh = load(tmp_path, PLAIN, "train.max_steps=600")
-    assert (afresh.train.warmup_steps, afresh.train.eval_every) == (100, 150)
-    resumed = config_for_resume(saved, afresh, RUN)
+    resumed = resume(tmp_path, ("train.max_steps=30",), ("train.max_steps=600",))
     assert resumed.train.max_steps == 600
     assert (resumed.train.warmup_steps, resumed.train.eval_every) == (10, 7)
 
 
+def test_steps_may_be_fewer_than_a_derived_warm_up(tmp_path):
+    resumed = resume(tmp_path, ("train.max_steps=300",), ("train.max_steps=50",))
+    assert (resumed.train.max_steps, resumed.train.warmup_steps) == (50, 50)
+    with pytest.raises(UserError, match="train.warmup_steps: 100 steps .* train.max_steps 50"):
+        resume(
+            tmp_path,
+            ("train.max_steps=300", "train.warmup_steps=100"),
+            ("train.max_steps=50", "train.warmup_steps=100"),
+        )
+
+
 def test_what_is_stated_and_differs_from_a_saved_run_is_refused(tmp_path):
-    saved = load(tmp_path, PLAIN)
-    stated = ["train.warmup_steps=5", "data.test_length=[1, 40]", "seed=4"]
+    stated = ("train.warmup_steps=5", "data.test_length=[1, 40]", "seed=4")
     with pytest.raises(UserError) as refusal:
-        config_for_resume(saved, load(tmp_path, PLAIN, *stated), RUN)
+        resume(tmp_path, (), stated)
     assert (
-        "data.test_length ([1, 30] -> [1, 40]), seed (3 -> 4), train.warmup_steps (100 -> 5); set"
+        "data.test_length (null -> [1, 40]), seed (3 -> 4), train.warmup_steps (null -> 5); set"
         in str(refusal.value)
     )
+    with pytest.raises(UserError, match=r"train.warmup_steps \(5 -> null\); set"):
+        resume(tmp_path, ("train.warmup_steps=5",), ())
+
+
+def test_what_followed_may_be_stated(tmp_path):
+    stated = ("train.warmup_steps=100", "data.test_length=[1, 30]", "model.d_ff=256")
+    assert resume(tmp_path, (), stated) == load(tmp_path, PLAIN)
 
 
 def test_limits_the_device_and_cuda_graphs_may_change(tmp_path):
-    saved = load(tmp_path, PLAIN, "train.cuda_graphs=false")
     values = ("max_steps=2000", "max_seconds=60", "stop_at_exact_match=0.99", "patience=3")
     values += ("cuda_graphs=true", "keep_checkpoints=5")
-    overrides = ["device=cpu", *(f"train.{value}" for value in values)]
-    resumed = config_for_resume(saved, load(tmp_path, PLAIN, *overrides), RUN)
-    assert resumed == load(tmp_path, save_config(saved), *overrides) != saved
+    overrides = ("device=cpu", *(f"train.{value}" for value in values))
+    resumed = resume(tmp_path, ("train.cuda_graphs=false",), overrides)
+    derived = ("train.warmup_steps=100", "train.eval_every=250")
+    assert resumed == load(tmp_path, PLAIN, *overrides, *derived)
 
 
 # The module itself ---------------------------------------------------------------------------

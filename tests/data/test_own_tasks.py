@@ -189,8 +189,7 @@ def test_a_position_table_needs_what_the_task_says_of_its_growth(own: Path):
     table = {"positions": "learned", "max_positions": 40}
     for longest in (30, 31):
         data = {"symbols": None, "train_length": [1, longest], "test_length": [1, longest]}
-        config = config_of("own.py:f", data=data, model=table)
-        user_code.trust(config.references.values())
         fits = nullcontext() if longest == 30 else pytest.raises(UserError, match="31 symbols are")
         with fits:
+            config = config_of("own.py:f", data=data, model=table)
             check_dataset(config, open_dataset(config))

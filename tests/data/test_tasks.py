@@ -3,7 +3,6 @@
 import operator
 from collections import Counter
 from collections.abc import Callable
-from typing import get_args
 
 import pytest
 import torch
@@ -11,14 +10,13 @@ from conftest import config_of
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from toytrans.config.names import TaskName
 from toytrans.data.hashing import mix
 from toytrans.data.open import open_dataset
 from toytrans.data.pairs import Pairs
 from toytrans.data.task_pairs import TaskPairs
 from toytrans.data.tasks import SWAP, TASKS, dictionary
 
-NAMES = get_args(TaskName)
+NAMES = tuple(TASKS)
 
 
 def dataset_of(task: str, seed: int = 0, **data: object) -> TaskPairs:

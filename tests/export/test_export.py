@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from conftest import Command, call, config_of, made_once, model_of, tiny_yaml
+from conftest import Command, call, given_config, made_once, model_of, tiny_yaml
 
 import toytrans
 from toytrans import export
@@ -22,6 +22,7 @@ from toytrans.data.pairs import DataFacts
 from toytrans.errors import UserError
 from toytrans.export import plain, token_names
 from toytrans.model.positions import SCHEMES
+from toytrans.resolve import resolve
 from toytrans.tokens import Vocabulary
 from toytrans.training.run import Run
 
@@ -41,7 +42,7 @@ def run_of(scheme: str, **model: object) -> Run:
         | ALIASES.get(scheme, {"positions": scheme})
         | model
     )
-    config = Config.model_validate(config_of().model_dump() | {"model": options})
+    config = resolve(Config.model_validate(given_config().model_dump() | {"model": options}))
     facts = DataFacts(VOCABULARY, (1, 30))
     return Run(Path("fresh"), config, facts, model_of(VOCABULARY, **options).float(), 0)
 

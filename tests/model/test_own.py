@@ -18,6 +18,7 @@ from toytrans.config.load import load_config
 from toytrans.model.build import OwnModel, build_sound_model
 from toytrans.model.decoding import search
 from toytrans.model.seq2seq import Seq2Seq
+from toytrans.resolve import resolve
 from toytrans.sweeps import trial
 from toytrans.tokens import BOS_ID, EOS_ID
 
@@ -133,7 +134,7 @@ def test_the_layers_of_a_model_of_ones_own_are_not_known(
     for words in (("inspect-masks", "r"), ("trace", "r"), ("attention", "./r", "1 2")):
         assert "whose layers this command does not know" in refused(*words, "--trust-code")
     broken = refused("check", "r", "--break", "no_causal", "--trust-code")
-    assert "faults are made in toytrans' models" in broken
+    assert "a model of your own, whose layers this command does not know" in broken
 
 
 NORM = """
@@ -179,11 +180,14 @@ class X(Relative):
 """
 REFUSED = {
     ("model.positions", "def X(m, v): return m"): ("x.py:X: derive it from Positions",),
-    ("model.positions", "X = 3"): ("x.py:X: is not a class",),
-    ("model.positions", "class X:\n    def __init__(self, m, v):\n        m.nothing"): (
-        "x.py:X: fails: AttributeError",
-        "(x.py:3)",
-    ),
+    ("model.positions", "X = 3"): ("x.py:X: derive it from Positions",),
+    (
+        "model.positions",
+        "from toytrans.model.positions.base import Positions\n"
+        "class X(Positions):\n"
+        "    def __init__(self, m, v):\n"
+        "        m.nothing",
+    ): ("x.py:X: fails: AttributeError", "(x.py:4)"),
     ("model.class", LEARNS + "  def forward(s, a, b): exit(0)"): (
         "forward(src, tgt_in) fails: SystemExit: 0 (x.py:7)",
     ),
@@ -253,7 +257,7 @@ def test_what_code_raises_on_the_way_names_the_line(here: Path, command: Command
     assert done.code == 2 and done.err.endswith(f"toytrans: your code: {words} (x.py:4)\n")
 
     config = load_config(here / "c.yaml", [change])
-    failure = trial.run(trial.Trial(here / "r", config, {}))
+    failure = trial.run(trial.Trial(here / "r", config, resolve(config), ()))
     assert failure is not None and failure.reason == f"your code: {words} (x.py:4)"
 
 

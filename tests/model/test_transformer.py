@@ -5,7 +5,7 @@ import torch
 from conftest import SCHEMES, VOCABULARY, model_of
 from torch import nn
 
-from toytrans.config.schema import ModelConfig
+from toytrans.config.schema import ModelSettings
 from toytrans.model.seq2seq import count_parameters
 from toytrans.model.transformer import Transformer
 from toytrans.tokens import Vocabulary
@@ -116,7 +116,7 @@ def test_without_positions_the_order_of_the_source_is_not_seen():
 
 def test_tied_and_shared_weights_are_counted_once():
     def count(**model):
-        config = ModelConfig(
+        config = ModelSettings(
             d_model=8, n_heads=2, d_ff=16, **{"positions": "none", "norm": "pre"} | model
         )
         return count_parameters(Transformer(config, Vocabulary(("a", "b"))))
@@ -134,7 +134,7 @@ def test_tied_and_shared_weights_are_counted_once():
 def test_initial_scales_are_as_written_down():
     torch.manual_seed(0)
     model = Transformer(
-        ModelConfig(d_model=256, positions="none", tie_embeddings=False), VOCABULARY
+        ModelSettings(d_model=256, positions="none", tie_embeddings=False), VOCABULARY
     )
     ids = torch.arange(3, 14)[None]
     assert (model.src_embedding(ids) * 16).std().item() == pytest.approx(1, abs=0.05)

@@ -26,9 +26,12 @@ from hypothesis import strategies as st
 
 from toytrans.cli.app import app
 from toytrans.config.load import load_config
-from toytrans.config.names import FaultName, FormatName, PositionName, TaskName
+from toytrans.config.names import FaultName, FormatName
 from toytrans.config.schema import keys
+from toytrans.data.tasks import TASKS
 from toytrans.errors import UserError
+from toytrans.model.positions import scheme_names
+from toytrans.resolve import resolve
 
 pytestmark = pytest.mark.slow
 
@@ -111,7 +114,7 @@ EXTREMES = st.sampled_from(
     + [float("inf"), float("-inf"), float("nan")]
 )
 WORDS = st.sampled_from(
-    [*get_args(TaskName), *get_args(PositionName), *get_args(FaultName), *get_args(FormatName)]
+    [*TASKS, *scheme_names(), *get_args(FaultName), *get_args(FormatName)]
     + ["auto", "cpu", "cuda:0", "post", "gelu", "cosine", "bf16", "~", "no", ""]
     + ["data.tsv", "data.src", "/dev/zero", ".", "\x1b[31m", "[red]", "\0", "x" * 300]
 )
@@ -152,7 +155,7 @@ def configs(draw: st.DrawFn) -> bytes:
 def is_small(path: Path) -> bool:
     """Whether what a config asks for is done in a moment. Refused configs are."""
     try:
-        config = load_config(path)
+        config = resolve(load_config(path))
     except UserError:
         return True
     model, data, train = config.model, config.data, config.train

@@ -9,6 +9,7 @@ from statistics import fmean
 import pytest
 from conftest import ROOT, Command
 
+from toytrans.resolve import resolve
 from toytrans.sweeps import board as boards
 from toytrans.sweeps.board import board_names, config_of, load_board, plan_board
 from toytrans.sweeps.trial import by_names
@@ -98,7 +99,7 @@ def test_kept_results_are_those_of_the_board_as_it_is(name, scan_files):
     assert all(pairs is None or found[key] == pairs for key, pairs in wanted.items())
     for label, saved in kept["configs"].items():
         task, kind = label.split(", ")
-        now = by_names(config_of(board, task, kind, 0, scan_files))
+        now = by_names(resolve(config_of(board, task, kind, 0, scan_files)))
         for section in ("data", "model", "train"):
             shared = saved[section].keys() & now[section].keys()
             shared -= {key for key in shared if ".py:" in str(now[section][key])}  # was built in

@@ -23,8 +23,9 @@ def steps() -> list[int]:
 
 def test_what_a_run_directory_holds(command: Command):
     command(*TRAIN)
-    files = {"config.yaml", "data.json", "environment.json", "metrics.jsonl", "checkpoints.json"}
-    assert set(os.listdir("r")) == files | {"checkpoints"}
+    files = {"config.yaml", "resolved.yaml", "data.json", "environment.json"}
+    files |= {"metrics.jsonl", "checkpoints.json", "checkpoints"}
+    assert set(os.listdir("r")) == files
     run = RunFolder.open(Path("r"))
     expected = {"torch", "python", "device", "threads", "precision", "toytrans", "config"}
     assert expected <= run.environment.keys()
@@ -35,15 +36,29 @@ def test_what_a_run_directory_holds(command: Command):
     assert str(state) == "finished" and state.exact_match is not None
 
 
-def test_a_saved_config_says_what_applies_to_the_run_and_trains_it_again(command: Command):
+def test_both_saved_configs_train_the_run_again(command: Command):
     command(*TRAIN, "--set", "model.positions=rotary")
-    path = Path("r/config.yaml")
-    saved = yaml.safe_load(path.read_text())
-    assert saved["model"].keys().isdisjoint(("class", "max_positions"))
-    assert saved["model"]["positions"] == "rotary" and saved["model"]["score_cap"] == 0
-    assert command("train", str(path), "--out", "again").code == 0
-    first, again = (RunFolder.open(Path(run)).records for run in ("r", "again"))
-    assert [row["loss"] for row in first] == [row["loss"] for row in again]
+    given, resolved = (
+        yaml.safe_load(Path(f"r/{n}.yaml").read_text()) for n in ("config", "resolved")
+    )
+    assert given["model"]["positions"] == resolved["model"]["positions"] == "rotary"
+    assert "score_cap" not in given["model"] and resolved["model"]["score_cap"] == 0
+    assert command("train", "r/config.yaml", "--out", "again").code == 0
+    assert command("train", "r/resolved.yaml", "--out", "and-again").code == 0
+    runs = (RunFolder.open(Path(run)).records for run in ("r", "again", "and-again"))
+    first, *others = ([row["loss"] for row in records] for records in runs)
+    assert others == [first, first]
+
+
+def test_max_steps_may_be_lowered_below_a_warm_up_that_followed_from_it(command: Command):
+    """A training of 300 steps warms up for 100. Interrupted early, it may end after 40."""
+    train = ("train", "c.yaml", "--out", "r", "--set", "train.max_seconds=0.05")
+    assert command(*train, "--set", "train.max_steps=300").code == 0
+    assert 0 < len(steps()) < 40, "it was stopped early"
+    again = ("--resume", "--set", "train.max_steps=40")
+    done = command("train", "c.yaml", "--out", "r", *again)
+    assert done.code == 0, done.err
+    assert steps()[-1] == 40
 
 
 def test_a_raised_limit_goes_on_and_nothing_derived_changes(command: Command, refused):

@@ -3,6 +3,7 @@
 from functools import partial
 
 from toytrans.config.schema import Config
+from toytrans.resolve import resolve
 from toytrans.tokens import Vocabulary
 from toytrans.training.faults import build_model
 
@@ -18,7 +19,7 @@ def our_model(fault=None, **model):
     layers = {"n_encoder_layers": 1, "n_decoder_layers": 1}
     data = {"task": "copy", "symbols": 7, "train_length": [1, 6]}
     sections = {"fault": fault, "data": data, "model": layers | model}
-    return build_model(Config.model_validate(sections), VOCABULARY)
+    return build_model(resolve(Config.model_validate(sections)), VOCABULARY)
 
 
 for _positions in ("sinusoidal", "rotary", "t5", "anchored"):

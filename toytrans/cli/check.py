@@ -135,13 +135,13 @@ def _subject(
 
     import toytrans
     from toytrans.checks.adapters.toytrans import of_model
-    from toytrans.config.load import check_config, load_config
-    from toytrans.config.yaml import Tree
+    from toytrans.config.load import load_config
     from toytrans.data.open import open_dataset
+    from toytrans.resolve import resolve
     from toytrans.training.faults import build_model, plant
 
     if config is not None:
-        settings = load_config(config, overrides, by_option={"fault": fault})
+        settings = resolve(load_config(config, overrides, by_option={"fault": fault}))
         vocabulary = open_dataset(settings).facts.vocabulary
         torch.manual_seed(settings.seed)
         fresh, name = build_model(settings, vocabulary), f"{config}, fresh weights"
@@ -151,9 +151,8 @@ def _subject(
     if fault is not None and settings.fault is not None:
         raise UserError(f"{loaded.path}: {fault_remark(settings.fault)}; leave --break out")
     if fault is not None:
-        values = settings.model_dump(mode="json") | {"fault": fault}
-        settings = check_config(Tree(f"--break {fault}", values))
         plant(fault, loaded.model)
+        settings = settings.model_copy(update={"fault": fault})
     name = f"{loaded.path}, step {loaded.step}"
     return {"model": of_model(loaded.model, settings, loaded.vocabulary, name)}, settings.fault
 

@@ -10,8 +10,15 @@ from rich.text import Text
 from toytrans.checks.result import CHECKS
 from toytrans.cli.common import write_new
 from toytrans.cli.terminal import note, output, plain, plain_lines, print_pairs, print_table
-from toytrans.config.names import FaultName, TaskName
+from toytrans.config.names import FaultName
 from toytrans.files import json_text
+
+
+def _names() -> list[str]:
+    """What completes a NAME."""
+    from toytrans.data.tasks import TASKS
+
+    return [*TASKS, *get_args(FaultName), *CHECKS]
 
 
 def explain(
@@ -19,7 +26,7 @@ def explain(
         str | None,
         typer.Argument(
             metavar="NAME",
-            autocompletion=lambda: [*get_args(TaskName), *get_args(FaultName), *CHECKS],
+            autocompletion=_names,
             help="A task, a fault, a check, a config key or section; a FILE.py:TASK of yours, a "
             "config; or a list: tasks, faults, checks, keys; or schema, the JSON Schema of a "
             "config, for editors.",
@@ -27,12 +34,12 @@ def explain(
     ] = None,
 ) -> None:
     """Explain a task, a fault, a check or a config key, or list them."""
-    from toytrans.config.schema import json_schema, keys
-    from toytrans.glossary import LISTS, listed
+    from toytrans.data.tasks import TASKS
+    from toytrans.glossary import LISTS, json_schema, keys, listed
 
     if name is None:
         names = {
-            "tasks": ", ".join(get_args(TaskName)),
+            "tasks": ", ".join(sorted(TASKS)),
             "faults": ", ".join(get_args(FaultName)),
             "checks": ", ".join(CHECKS),
             "keys": ", ".join(key.path for key in keys() if key.default),

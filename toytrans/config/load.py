@@ -8,11 +8,11 @@ import os
 import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from pydantic import ValidationError
 
-from toytrans.config.schema import OWN_CODE, Config, keys, nearest_key
+from toytrans.config.schema import Config, Places, Settings, keys, nearest_key
 from toytrans.config.yaml import IN_PYTHON, Tree, parse_value, read_yaml, write_yaml
 from toytrans.errors import UserError, did_you_mean
 from toytrans.user_code import SHIPPED, is_reference, trust
@@ -21,8 +21,10 @@ LIMITS = ("max_steps", "max_seconds", "stop_at_exact_match", "patience")
 MAY_DIFFER = ("device", *(f"train.{key}" for key in (*LIMITS, "cuda_graphs", "keep_checkpoints")))
 """What may change when a run is resumed: limits, and what changes no numbers."""
 
-IS_OTHERWISE = {"data.task", "data.files", "model.class"}
-"""Keys whose null means something else, and does not follow from other keys."""
+OWN_CODE = ("data.task", "model.class", "model.positions", "model.cross_positions")
+"""Keys that may name code of the user's."""
+
+Description = TypeVar("Description", Config, Settings)
 
 KEY_OPTIONS = {"device": "--device", "fault": "--break", "seed": "--seed"}
 """Options of commands that give one key, by that key."""
@@ -90,73 +92,78 @@ def config_of(tree: Tree, changes: Mapping[str, Any] | None = None) -> Config:
 
 def check_config(tree: Tree) -> Config:
     """The config of a tree of values. Raises UserError with file, line and key."""
+    return _validated(Config, tree)
+
+
+def _validated(kind: type[Description], tree: Tree) -> Description:
     try:
-        return Config.model_validate(tree.values)
+        return kind.model_validate(tree.values, context=Places({"": tree.name} | tree.places))
     except ValidationError as error:
         raise UserError(_reason_of(error, tree)) from None
 
 
-def save_config(config: Config) -> str:
-    """The config as YAML text. A key of the model that is null does not apply, and is left out."""
-    values = config.model_dump(mode="json")
-    values["model"] = {key: value for key, value in values["model"].items() if value is not None}
-    return write_yaml(values)
+def as_yaml(config: Config) -> str:
+    """What was stated in a config, as YAML text; of `Settings` every key."""
+    is_complete = isinstance(config, Settings)
+    return write_yaml(config.model_dump(mode="json", exclude_unset=not is_complete))
 
 
-def config_for_resume(saved: Config, given: Config, run: Path) -> Config:
-    """The config of a saved run with the limits, the device and the paths of a given one.
+def load_settings(path: Path) -> Settings:
+    """The complete settings that a training has saved. Raises UserError with file, line and key.
 
-    What the given config leaves to follow from other keys stays as it was saved. A file may have
-    moved: what counts is what it holds, which the run compares. Raises UserError with the settings
-    that differ otherwise: `key (was -> is)`.
+    No code is run, and nothing is derived afresh, so a model stays what it was when a later version
+    has other defaults.
     """
-    before, after = (flatten(config.model_dump(mode="json")) for config in (saved, given))
-    moved = [key for key in FILES if before.get(key) and after.get(key)]
-    moved += [
-        key
-        for key, reference in saved.references.items()
-        if is_reference(after[key]) and _name_of(after[key]) == _name_of(reference)
-    ]
-    free = {*MAY_DIFFER, *moved, *_left_out(given)}
+    tree = read_yaml(path)
+    return _validated(Settings, tree)
+
+
+# Going on with a run -------------------------------------------------------------------------
+
+
+def settings_for_resume(saved: Config, settings: Settings, given: Config, run: Path) -> Settings:
+    """The settings with which a run goes on: its own, within the limits of a given config.
+
+    saved: the config that the run was started with. settings: what followed from it, which stays.
+    given: a config that may differ in limits, in the device, and in where files lie. What these
+    hold counts, and the run compares that.
+    Raises UserError with the keys that differ otherwise: `key (was -> is)`.
+    """
+    before, resolved, after = (
+        flatten(each.model_dump(mode="json")) for each in (saved, settings, given)
+    )
+    moved = _moved(before, after)
     changed = [
-        f"{key} ({before.get(key)} -> {after.get(key)})"
-        for key in sorted((before.keys() | after.keys()) - free)
-        if before.get(key) != after.get(key)
+        f"{key} ({_shown(before.get(key))} -> {_shown(after.get(key))})"
+        for key in sorted((before.keys() | after.keys()) - {*MAY_DIFFER, *moved})
+        if after.get(key) not in (before.get(key), resolved.get(key))
     ]
     if changed:
         raise UserError(
             f"{run}: cannot resume with other settings: {', '.join(changed)}; "
             "set them back, or start another run with --out"
         )
-    tree = Tree(str(run), saved.model_dump(mode="json"))
+    tree = Tree(str(run), settings.model_dump(mode="json"))
     for key in (*MAY_DIFFER, *moved):
         _set(tree, key, after[key], "the config")
-    return check_config(tree)
+    if given.train.warmup_steps is None:  # it followed from max_steps, which may be lower now
+        warmup = min(settings.train.warmup_steps, given.train.max_steps)
+        _set(tree, "train.warmup_steps", warmup, "the config")
+    return _validated(Settings, tree)
 
 
-def _left_out(config: Config) -> set[str]:
-    """The keys of a config that were left to follow from others."""
-    sections = {"data": config.data, "model": config.model, "train": config.train}
-    return {
-        f"{name}.{field.alias or key}"
-        for name, section in sections.items()
-        for key, field in type(section).model_fields.items()
-        if field.default is None and key not in section.model_fields_set
-    } - IS_OTHERWISE
+def _moved(before: dict[str, Any], after: dict[str, Any]) -> list[str]:
+    """The keys of files, and of own code by the same name, which may lie in another place now."""
+    files = [key for key in FILES if before.get(key) and after.get(key)]
+    named = [key for key in OWN_CODE if is_reference(before[key]) and is_reference(after[key])]
+    return files + [key for key in named if _name_of(before[key]) == _name_of(after[key])]
 
 
 def _name_of(reference: str) -> str:
     return reference.rpartition(":")[2]
 
 
-def compared_with_defaults(config: Config) -> list[tuple[str, Any, Any]]:
-    """Every key with its value and its default: that of a config which names the data alone."""
-    data = config.data.model_dump(mode="json", include={"task", "files"})
-    defaults = flatten(Config.model_validate({"data": data}).model_dump(mode="json"))
-    return [
-        (key, value, defaults.get(key))
-        for key, value in flatten(config.model_dump(mode="json")).items()
-    ]
+# Changing ------------------------------------------------------------------------------------
 
 
 def flatten(values: dict[str, Any], prefix: str = "") -> dict[str, Any]:

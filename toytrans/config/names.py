@@ -2,14 +2,6 @@
 
 from typing import Literal
 
-TaskName = Literal[
-    Literal["addition", "copy", "duplicate", "lexicon", "multiplication", "odds_first"],
-    Literal["parity", "reverse", "reverse_nlplike", "shift", "sort", "stack"],
-]
-PositionName = Literal[
-    "sinusoidal", "learned", "none", "rotary", "alibi", "t5", "relative", "anchored"
-]
-CrossPositionName = Literal["none", "anchored"]
 PadMask = Literal["keys", "keys_and_queries"]
 FaultName = Literal[
     "no_causal",

@@ -1,29 +1,16 @@
-"""The description of a run: typed, strict, each key described once and each default written once.
+"""The keys of a config: what each means, which values it takes, and what holds if it is left out.
 
-A key that is null may take its value from other keys: test_length is five beyond train_length, say.
-Each section derives these values when it is validated, so a saved `config.yaml` holds every value.
-`load` reads files and overrides. `keys` is the whole as a table.
+A `Config` is the file as it was given. A key that was left out has its default; where the default
+follows from other keys it stays None, and `toytrans.resolve` fills it. The result is a `Settings`:
+the same keys with nothing left open, from which data and models are made. Names of tasks, position
+schemes and faults are judged where these are, not here, so that a misspelt key is found before
+torch is imported. The text below a key is what `toytrans explain`, the docs and editors show.
 """
 
-import ast
-import sys
-from collections.abc import Iterator
 from difflib import get_close_matches
 from functools import cache
-from itertools import chain, pairwise
 from pathlib import Path
-from types import NoneType, UnionType
-from typing import (
-    Annotated,
-    Any,
-    Literal,
-    NamedTuple,
-    Self,
-    TypeVar,
-    Union,
-    get_args,
-    get_origin,
-)
+from typing import Annotated, Any, Literal, NamedTuple, Self
 
 from pydantic import (
     AfterValidator,
@@ -32,29 +19,20 @@ from pydantic import (
     ConfigDict,
     Field,
     PlainSerializer,
+    PrivateAttr,
     Strict,
     ValidatorFunctionWrapHandler,
     WrapValidator,
-    field_validator,
     model_validator,
 )
-from pydantic.fields import FieldInfo
 from pydantic_core import PydanticCustomError
 
 from toytrans.config.hidden_fault import is_hidden
-from toytrans.config.names import (
-    CrossPositionName,
-    FaultName,
-    FormatName,
-    PadMask,
-    PositionName,
-    TaskName,
-)
+from toytrans.config.names import FaultName, FormatName, PadMask
 from toytrans.errors import UserError
-from toytrans.user_code import absolute, is_reference, shown
+from toytrans.user_code import absolute, is_reference
 
-# What the sections share ---------------------------------------------------------------------
-
+# The values of keys --------------------------------------------------------------------------
 
 LONGEST = 2**16
 Length = Annotated[int, Field(ge=0, le=LONGEST)]
@@ -66,6 +44,7 @@ Symbols = Annotated[int, Field(ge=1, le=10**5)]
 Size = Annotated[int, Field(ge=1, le=2**20)]
 Depth = Annotated[int, Field(ge=1, le=1000)]
 Proportion = Annotated[float, Field(ge=0, le=1)]
+Device = Annotated[str, Field(pattern=r"^(auto|cpu|cuda|cuda:\d+|mps)$")]
 
 
 def refusal(key: str, reason: str) -> PydanticCustomError:
@@ -73,10 +52,12 @@ def refusal(key: str, reason: str) -> PydanticCustomError:
     return PydanticCustomError("refusal", "{reason}", {"key": key, "reason": reason})
 
 
-T = TypeVar("T")
+def _shown_as(kind: str) -> Any:
+    """Text of some kind, in the words of the table of keys and of the JSON Schema."""
+    return Field(json_schema_extra={"format": kind})
 
 
-def _paths(value: Any) -> str | tuple[str, str]:
+def _absolute_paths(value: Any) -> str | tuple[str, str]:
     match value:
         case str():
             return str(Path(value).absolute())
@@ -86,27 +67,25 @@ def _paths(value: Any) -> str | tuple[str, str]:
 
 
 Paths = str | tuple[str, str]
-AbsolutePaths = Annotated[Paths, BeforeValidator(_paths)]
-"""A file, or two files of parallel text, saved with absolute paths."""
+AbsolutePaths = Annotated[Paths, BeforeValidator(_absolute_paths)]
+"""A file, or two files of parallel text, with absolute paths."""
 
 
-def _own(text: str) -> str:
+def _absolute_code(text: str) -> str:
     try:
         return absolute(text)
     except ValueError as error:
         raise refusal("", str(error)) from None
 
 
-def _or_own(value: Any, built_in: ValidatorFunctionWrapHandler) -> str:
-    if isinstance(value, str) and is_reference(value):
-        return _own(value)
-    return str(built_in(value))
+def _name_or_code(text: str) -> str:
+    return _absolute_code(text) if is_reference(text) else text
 
 
-Own = Annotated[str, AfterValidator(_own), Field(title="own code")]
-"""Code of the user's: FILE.py:NAME, saved with an absolute path."""
+OwnCode = Annotated[str, AfterValidator(_absolute_code), _shown_as("own code")]
+"""Code of the user's: FILE.py:NAME, with an absolute path."""
 
-OrOwn = Annotated[T, WrapValidator(_or_own), PlainSerializer(str), Field(title="or own code")]
+NameOrCode = Annotated[str, AfterValidator(_name_or_code), _shown_as("name or own code")]
 """Something built in, by its name, or code of the user's."""
 
 
@@ -115,16 +94,13 @@ def _or_hidden(value: Any, named: ValidatorFunctionWrapHandler) -> str:
 
 
 OrHidden = Annotated[
-    FaultName, WrapValidator(_or_hidden), PlainSerializer(str), Field(title="or hidden name")
+    FaultName, WrapValidator(_or_hidden), PlainSerializer(str), _shown_as("name or hidden name")
 ]
 """A fault, by its name or hidden as in an exercise. The config keeps the text as it was given."""
 
 
 class Section(BaseModel):
-    """Part of a config. Unknown keys, loose types and changes are refused.
-
-    The text below a key says what it means; `keys` reads it.
-    """
+    """Part of a config. Unknown keys, loose types and changes are refused."""
 
     model_config = ConfigDict(
         extra="forbid",
@@ -132,67 +108,11 @@ class Section(BaseModel):
         frozen=True,
         allow_inf_nan=False,
         serialize_by_alias=True,
+        use_attribute_docstrings=True,
     )
-
-    @field_validator("*")
-    @classmethod
-    def _refuse_subnormal(cls, value: Any) -> Any:
-        """Training takes such numbers for 0, and so would the reader of a saved config."""
-        if isinstance(value, float) and 0 < abs(value) < sys.float_info.min:
-            raise refusal("", f"found {value}, too small for a number that is not 0")
-        return value
-
-    @model_validator(mode="after")
-    def _resolve(self) -> Self:
-        self._derive()
-        self._check()
-        return self
-
-    def _derive(self) -> None:
-        """Set the keys that are null and follow from others."""
-
-    def _check(self) -> None:
-        """Raise `refusal` where keys contradict each other."""
-
-    def _set(self, **derived: Any) -> None:
-        """Set those of the keys that are null. `model_fields_set` names what was stated alone."""
-        for name, value in derived.items():
-            if getattr(self, name) is None:
-                object.__setattr__(self, name, value)
 
 
 # data ---------------------------------------------------------------------------------------
-
-
-class TaskLimits(NamedTuple):
-    """What a config must know of a task.
-
-    target_growth, target_slack: a source of S symbols becomes at most target_growth S +
-    target_slack tokens, its end included. shortest: symbols of the shortest source.
-    fewest_symbols: least data.symbols; there are no numbers in base 1. symbols: its default.
-    """
-
-    target_growth: int = 1
-    target_slack: int = 1
-    shortest: int = 0
-    fewest_symbols: int = 1
-    symbols: int | None = 10
-
-
-TASK_LIMITS: dict[str, TaskLimits] = {
-    "addition": TaskLimits(shortest=3, fewest_symbols=2),
-    "multiplication": TaskLimits(shortest=3, fewest_symbols=2),
-    "parity": TaskLimits(shortest=1, fewest_symbols=2, symbols=2),
-    "stack": TaskLimits(fewest_symbols=2, symbols=2),
-    "reverse_nlplike": TaskLimits(symbols=8000),
-    "duplicate": TaskLimits(target_growth=2),
-    "lexicon": TaskLimits(target_growth=2),
-}
-"""Of the tasks whose limits are not all usual. They stand here because a config is checked without
-the code of tasks, which needs torch."""
-
-MOST_IDS = 2**27
-"""Ids of a validation or test split, padded to its longest sequence; less than fills a machine."""
 
 
 class FilesConfig(Section):
@@ -211,7 +131,7 @@ class FilesConfig(Section):
 class DataConfig(Section):
     """Which pairs, how long, how many."""
 
-    task: OrOwn[TaskName] | None = None
+    task: NameOrCode | None = None
     """Synthetic task, or your own: FILE.py:NAME. Do not set data.files too."""
     files: FilesConfig | None = None
     """Pairs read from files. Do not set data.task too."""
@@ -238,46 +158,52 @@ class DataConfig(Section):
     disjoint: bool = True
     """Keep validation and test sources out of the training data."""
 
-    def _derive(self) -> None:
-        if self.task is not None:
-            self._set(train_length=(1, 20), valid_examples=1000, test_examples=1000)
-            self._set(valid_length=self.train_length, symbols=self.limits.symbols)
+    @model_validator(mode="after")
+    def _names_one_source_of_pairs(self) -> Self:
+        if self.task is not None and self.files is not None:
+            raise refusal("", "task and files exclude each other; name data.task or data.files")
+        if self.task is None and self.files is None:
+            raise refusal("", "nothing to learn from; name data.task or data.files")
+        return self
 
-    @property
-    def limits(self) -> TaskLimits:
-        """Those of the task. Of the user's, its code alone knows them; `misfit` is told then."""
-        if is_reference(self.task):
-            return TaskLimits(symbols=None)
-        return TASK_LIMITS.get(self.task or "", TaskLimits())
-
-    def _check(self) -> None:
-        if (self.task is None) == (self.files is None):
-            problem = "task and files exclude each other" if self.task else "nothing to learn from"
-            raise refusal("", f"{problem}; name data.task or data.files")
-        if self.task is None:
-            for name in ("symbols", "train_length", "valid_length", "test_length"):
-                if getattr(self, name) is not None:
-                    raise refusal(name, "belongs to data.task, not to data.files")
-            return
-        fewest = self.limits.fewest_symbols
-        if self.symbols is not None and self.symbols < fewest:
-            raise refusal("symbols", f"{self.task} needs at least {fewest}")
-        for split, span in self.lengths.items():
-            if span[0] > span[1]:
-                reason = f"{list(span)} starts above its end; swap the two"
-                raise refusal(f"{split}_length", reason)
+    @model_validator(mode="after")
+    def _lengths_belong_to_a_task(self) -> Self:
+        for name in ("symbols", "train_length", "valid_length", "test_length"):
+            if self.task is None and getattr(self, name) is not None:
+                raise refusal(name, "belongs to data.task, not to data.files")
+        for split, (low, high) in self.lengths.items():
+            if low > high:
+                raise refusal(
+                    f"{split}_length", f"[{low}, {high}] starts above its end; swap the two"
+                )
+        return self
 
     @property
     def lengths(self) -> dict[str, tuple[int, int]]:
-        """Shortest and longest source of each split of a task, in symbols."""
+        """Shortest and longest source in symbols, of each split whose lengths are known here."""
         spans = {"train": self.train_length, "valid": self.valid_length, "test": self.test_length}
         return {split: span for split, span in spans.items() if span is not None}
 
     @property
     def examples(self) -> dict[str, int | None]:
-        """Number of pairs of each split; None = no limit."""
+        """Number of pairs of each split; None means that there is no limit."""
         numbers = (self.train_examples, self.valid_examples, self.test_examples)
         return dict(zip(("train", "valid", "test"), numbers, strict=True))
+
+
+class DataSettings(DataConfig):
+    """The section `data` with nothing left open.
+
+    A task has its symbols and all its lengths. Files have neither, because what is in them decides.
+    """
+
+    @model_validator(mode="after")
+    def _is_complete(self) -> Self:
+        if self.task is not None:
+            for name in ("symbols", "train_length", "valid_length", "test_length"):
+                if getattr(self, name) is None:
+                    raise refusal(name, "missing; take the file that the training wrote")
+        return self
 
 
 # model --------------------------------------------------------------------------------------
@@ -301,17 +227,17 @@ class ModelConfig(Section):
     """Inner width of the feed-forward sub-layer."""
     dropout: Annotated[float, Field(ge=0, lt=1)] = 0.0
     """Dropout rate for embeddings, sub-layers and attention weights."""
-    class_: Own | None = Field(None, alias="class")
+    class_: OwnCode | None = Field(None, alias="class")
     """Your own model, FILE.py:NAME, in place of the transformer."""
-    positions: OrOwn[PositionName] = "sinusoidal"
+    positions: NameOrCode = "sinusoidal"
     """Position scheme of embeddings and self-attention, or your own. sinusoidal is the paper's;
     anchored is told where each output's source stands."""
-    cross_positions: OrOwn[CrossPositionName] | None = None
-    """Position scheme of cross-attention, or your own. null means anchored if positions is
-    anchored, else none."""
+    cross_positions: NameOrCode | None = None
+    """Position scheme of cross-attention, or your own. null means that of positions if it measures
+    cross-attention too, as anchored does, else none."""
     source_bos: bool | None = None
-    """Start sources with BOS. null means true if positions or cross_positions is anchored, else
-    false. Set it where your own positions count from BOS."""
+    """Start sources with BOS. null means true if a scheme of positions counts from BOS, as anchored
+    does, else false."""
     random_positions: bool = False
     """Train with sorted random positions instead of 0, 1, 2. Only for sinusoidal and learned
     positions."""
@@ -332,19 +258,9 @@ class ModelConfig(Section):
     pad_mask: PadMask = "keys"
     """Mask pads as keys only, or as keys and queries."""
 
-    def _derive(self) -> None:
-        ours = self.class_ is None  # a model of the user's heeds what it likes
-        anchored = ours and self.positions == "anchored"
-        cross = self.cross_positions or ("anchored" if anchored else "none")
-        self._set(cross_positions=cross, score_cap=1.0 if anchored else 0.0)
-        self._set(source_bos=anchored or (ours and cross == "anchored"))
-        if ours and (self.random_positions or self.positions == "learned"):
-            self._set(max_positions=2048 if self.random_positions else 512)
-
-    def _check(self) -> None:
-        if self.class_ is not None:
-            return
-        if self.d_model % self.n_heads:
+    @model_validator(mode="after")
+    def _heads_share_the_width(self) -> Self:
+        if self.class_ is None and self.d_model % self.n_heads:
             divisors = [h for h in range(1, self.d_model + 1) if self.d_model % h == 0]
             near = sorted(sorted(divisors, key=lambda h: abs(h - self.n_heads))[:3])
             raise refusal(
@@ -352,23 +268,7 @@ class ModelConfig(Section):
                 f"{self.n_heads} heads do not divide d_model {self.d_model}; "
                 f"take {' or '.join(map(str, near))}",
             )
-        self._check_positions()
-
-    def _check_positions(self) -> None:
-        if self.positions == "sinusoidal" and self.d_model % 2:
-            raise refusal("d_model", f"sinusoidal positions need an even width, not {self.d_model}")
-        if self.random_positions and self.positions not in ("sinusoidal", "learned"):
-            raise refusal("random_positions", "belongs to positions: sinusoidal or learned")
-        if not self.source_bos and "anchored" in (self.positions, self.cross_positions):
-            raise refusal("source_bos", "anchored positions count from BOS; leave it out")
-        own = is_reference(self.positions) or is_reference(self.cross_positions)
-        has_table = own or self.random_positions or self.positions == "learned"
-        if self.max_positions is not None and not has_table:
-            reason = "belongs to positions: learned, and to random_positions"
-            raise refusal("max_positions", reason)
-        if self.positions == "rotary" and self.d_model // self.n_heads % 2:
-            width = self.d_model // self.n_heads
-            raise refusal("positions", f"rotary rotates pairs: heads of even width, not {width}")
+        return self
 
     def check_size(self, vocabulary: int) -> None:
         """Raise UserError where a model with V ids has more than MOST_PARAMETERS parameters. How
@@ -389,10 +289,21 @@ class ModelConfig(Section):
 
     @property
     def max_length(self) -> int | None:
-        """Longest sequence with its ends; None = any. Random positions leave gaps."""
+        """Longest sequence with its ends; None means any. Random positions leave gaps."""
         if self.max_positions is None or not self.random_positions:
             return self.max_positions
         return self.max_positions // 4
+
+
+class ModelSettings(ModelConfig):
+    """The section `model` with nothing left open. max_positions is None where any length fits.
+
+    The defaults here are those of a model that is made in Python, whose positions need none of it.
+    """
+
+    cross_positions: NameOrCode = "none"
+    source_bos: bool = False
+    score_cap: Annotated[float, Field(ge=0)] = 0.0
 
 
 # train --------------------------------------------------------------------------------------
@@ -437,33 +348,50 @@ class TrainConfig(Section):
     """Record a step once for each shape of a batch, and replay it with one launch. For a CUDA
     device."""
 
-    def _derive(self) -> None:
-        self._set(warmup_steps=min(100, self.max_steps // 3))
-        self._set(eval_every=max(1, self.max_steps // 4))
-
-    def _check(self) -> None:
+    @model_validator(mode="after")
+    def _warm_up_ends(self) -> Self:
         if self.warmup_steps is not None and self.warmup_steps > self.max_steps:
             raise refusal(
                 "warmup_steps",
                 f"{self.warmup_steps} steps of warm-up are more than "
                 f"train.max_steps {self.max_steps}; lower it or leave it out",
             )
+        return self
+
+
+class TrainSettings(TrainConfig):
+    """The section `train` with nothing left open."""
+
+    warmup_steps: Annotated[int, Field(ge=0)]
+    eval_every: Positive
 
 
 # The whole -----------------------------------------------------------------------------------
 
-OWN_CODE = ("data.task", "model.class", "model.positions", "model.cross_positions")
-"""Keys that may name code of the user's."""
 
-DEVICE = r"^(auto|cpu|cuda|cuda:\d+|mps)$"
+class Places(dict[str, str]):
+    """Where each key was written: "run.yaml:5", or the option that gave it.
+
+    All places are equal to each other, because configs that say the same are equal wherever they
+    were written.
+    """
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Places)
+
+    def of(self, key: str) -> str:
+        """Where a key was written, or else the nearest section around it. The whole is ""."""
+        while key and key not in self:
+            key = key.rpartition(".")[0]
+        return self.get(key, "")
 
 
 class Config(Section):
-    """One run."""
+    """One run, as it was described."""
 
     seed: Seed = 0
     """Seed of the initial weights and dropout, and of the data unless data.seed is set."""
-    device: Annotated[str, Field(pattern=DEVICE)] = "auto"
+    device: Device = "auto"
     """auto | cpu | cuda | cuda:N | mps"""
     fault: OrHidden | None = None
     """A mistake planted on purpose: its name (see `toytrans explain faults`), or the hidden
@@ -475,90 +403,69 @@ class Config(Section):
     train: TrainConfig = Field(default_factory=TrainConfig)
     """The training: steps, learning rate, limits, precision."""
 
-    def _derive(self) -> None:
-        data = self.data.model_copy()  # what was given stays as it is
-        if data.train_length is not None:
-            low, high = data.train_length
-            data._set(test_length=(low, max(high, min(high + 5, self._room(data.limits)))))
-        object.__setattr__(self, "data", data)
+    _places: Places = PrivateAttr(default_factory=Places)
 
-    def _check(self) -> None:
+    def model_post_init(self, context: Any) -> None:
+        """Keep where the keys were written, which whoever validates a file passes as context."""
+        if isinstance(context, Places):
+            self._places = context
+
+    @property
+    def places(self) -> Places:
+        """Where its keys were written; empty for a config that was made in Python."""
+        return self._places
+
+    @model_validator(mode="after")
+    def _plants_faults_in_our_models(self) -> Self:
         if self.fault is not None and self.model.class_ is not None:
             raise refusal("fault", "faults are made in toytrans' models; leave out model.class")
-        if self.data.task is not None and (found := self.misfit(self.data.limits)):
-            raise refusal(*found)
-
-    def misfit(self, limits: TaskLimits) -> tuple[str, str] | None:
-        """A key of the lengths or numbers that do not fit the task, the position table or memory,
-        and why. limits: those of the task."""
-        for split, span in self.data.lengths.items():
-            if span[1] < limits.shortest:
-                needs = f"{shown(self.data.task or '')} needs a source length of {limits.shortest}"
-                return f"data.{split}_length", f"{needs} or more"
-            if reason := self.too_long(span[1], limits):
-                return f"data.{split}_length", reason
-            examples = self.data.examples[split]
-            if split != "train" and examples is not None and examples * span[1] > MOST_IDS:
-                return f"data.{split}_examples", (
-                    f"{examples:,} pairs of up to {span[1]:,} symbols are more than {MOST_IDS:,} "
-                    f"ids; lower it, or data.{split}_length"
-                )
-        return None
-
-    def too_long(self, symbols: int, limits: TaskLimits) -> str:
-        """Why a source of so many symbols, or its target, does not fit the position table; "" where
-        both do."""
-        room = self._room(limits)
-        if symbols <= room:
-            return ""
-        return (
-            f"{symbols} symbols are more than the {max(room, 0)} that model.max_positions "
-            f"{self.model.max_positions} leaves room for; raise it, or take positions without a "
-            "table"
-        )
-
-    def _room(self, limits: TaskLimits) -> int:
-        """Source symbols whose source and target both fit the position table, ends included."""
-        most = self.model.max_length
-        if most is None:
-            return sys.maxsize
-        target = (most - limits.target_slack) // limits.target_growth
-        return min(most - 1 - self.source_bos, target)
+        return self
 
     @property
     def references(self) -> dict[str, str]:
         """The code of the user's that it names, by key."""
-        data, model = self.data, self.model
-        named = (data.task, model.class_, model.positions, model.cross_positions)
-        pairs = zip(OWN_CODE, named, strict=True)
-        return {key: text for key, text in pairs if text and is_reference(text)}
+        named = {
+            "data.task": self.data.task,
+            "model.class": self.model.class_,
+            "model.positions": self.model.positions,
+            "model.cross_positions": self.model.cross_positions,
+        }
+        return {key: text for key, text in named.items() if text and is_reference(text)}
 
     @property
     def data_seed(self) -> int:
         """The seed of the pairs, their splits and their batches."""
         return self.seed if self.data.seed is None else self.data.seed
 
-    def without_seeds(self) -> "Config":
-        """What the runs of one group have in common: all but both seeds and the device."""
-        data = self.data.model_copy(update={"seed": None})
-        return self.model_copy(update={"seed": 0, "device": "auto", "data": data})
+
+class Settings(Config):
+    """One run with nothing left open: what a run directory keeps in resolved.yaml."""
+
+    data: DataSettings
+    model: ModelSettings
+    train: TrainSettings
 
     @property
     def source_bos(self) -> bool:
         """Whether sources start with BOS."""
-        return bool(self.model.source_bos)
+        return self.model.source_bos
+
+    def without_seeds(self) -> "Settings":
+        """What the runs of one group have in common: all but both seeds and the device."""
+        data = self.data.model_copy(update={"seed": None})
+        return self.model_copy(update={"seed": 0, "device": "auto", "data": data})
 
 
 # The keys as a table -------------------------------------------------------------------------
 
-WORDS = {int: "integer", float: "number", bool: "boolean", str: "string"}
-BOUNDS = {"ge": "≥", "gt": ">", "le": "≤", "lt": "<"}
+BOUNDS = {"minimum": "≥", "exclusiveMinimum": ">", "maximum": "≤", "exclusiveMaximum": "<"}
 
 
 class Key(NamedTuple):
     """A key of a config, or a section, whose type is "section".
 
-    default, range: as YAML. names: that it chooses among.
+    default and range are written as in YAML. `names` are those that the key chooses among, as far
+    as they stand in this file.
     """
 
     path: str
@@ -580,71 +487,57 @@ class Key(NamedTuple):
 @cache
 def keys() -> tuple[Key, ...]:
     """All sections and keys, each section before its keys."""
-    return tuple(_keys_of(Config, ""))
+    schema = json_schema()
+    return tuple(_keys_of(schema, schema["$defs"], ""))
 
 
 def json_schema() -> dict[str, Any]:
     """The JSON Schema of a config, for editors."""
-    schema = Config.model_json_schema()
-    for (section, name), meaning in _meanings().items():
-        part = schema if section == "Config" else schema["$defs"][section]
-        part["properties"][name.rstrip("_")]["description"] = meaning
-    return schema
+    return Config.model_json_schema()
 
 
-@cache
-def _meanings() -> dict[tuple[str, str], str]:
-    """What stands below each key in this file, by section and key."""
-    classes = ast.parse(Path(__file__).read_bytes()).body
-    return {
-        (section.name, ast.unparse(key.target)): " ".join(ast.literal_eval(text.value).split())
-        for section in classes
-        if isinstance(section, ast.ClassDef)
-        for key, text in pairwise(section.body)
-        if isinstance(key, ast.AnnAssign) and isinstance(text, ast.Expr)
-    }
-
-
-def _keys_of(section: type[Section], prefix: str) -> Iterator[Key]:
-    for name, field in section.model_fields.items():
-        path, meaning = prefix + (field.alias or name), _meanings()[section.__name__, name]
-        kinds = (field.annotation, *get_args(field.annotation))
-        inner = [kind for kind in kinds if isinstance(kind, type) and issubclass(kind, Section)]
-        if inner:
-            yield Key(path, meaning, "section", "required" * field.is_required())
-            yield from _keys_of(inner[0], f"{path}.")
+def _keys_of(section: dict[str, Any], sections: dict[str, Any], prefix: str) -> list[Key]:
+    """The keys of a section of the JSON Schema, and those of the sections inside it."""
+    found = []
+    for name, schema in section["properties"].items():
+        path, meaning = prefix + name, " ".join(schema["description"].split())
+        is_required = name in section.get("required", ())
+        forms = [form for form in schema.get("anyOf", [schema]) if form.get("type") != "null"]
+        if reference := forms[0].get("$ref"):
+            found.append(Key(path, meaning, "section", "required" * is_required))
+            found += _keys_of(sections[reference.rpartition("/")[2]], sections, f"{path}.")
             continue
-        kind, names, bounds = _kind_of(field.annotation, field)
-        default = str(field.default)  # true, false and null are written otherwise in YAML
-        if field.default is None or isinstance(field.default, bool):
-            default = "null" if field.default is None else default.lower()
-        default = "required" if field.is_required() else default
-        yield Key(path, meaning, kind, default, bounds or ", ".join(names), names)
+        names = tuple(name for form in forms for name in form.get("enum", ()))
+        found.append(
+            Key(
+                path,
+                meaning,
+                " or ".join(map(_type_of, forms)),
+                "required" if is_required else _as_yaml(schema.get("default")),
+                ", ".join(names) or _range_of(forms[0]),
+                names,
+            )
+        )
+    return found
 
 
-def _kind_of(kind: Any, field: FieldInfo | None) -> tuple[str, tuple[str, ...], str]:
-    """Type of a value in words, names that it chooses among, and bounds; of a list, those of its
-    values. field: what is said of the type beside it."""
-    if get_origin(kind) is Annotated:
-        kind, *said = get_args(kind)
-        field = next((each for each in said if isinstance(each, FieldInfo)), None)
-        return _kind_of(kind, field)
-    title = (field.title or "") if field else ""
-    if get_origin(kind) in (Union, UnionType):
-        parts = [_kind_of(part, None) for part in get_args(kind) if part is not NoneType]
-        kinds, names, ranges = zip(*parts, strict=True)
-        return " or ".join(kinds), tuple(chain(*names)), "; ".join(filter(None, ranges))
-    if get_origin(kind) is Literal:
-        return f"name {title}".strip(), get_args(kind), ""
-    if get_origin(kind) is tuple:
-        return "list of 2", (), _kind_of(get_args(kind)[0], None)[2]
-    found = [
-        f"{sign} {getattr(limit, name):,}"
-        for name, sign in BOUNDS.items()
-        for limit in (field.metadata if field else ())
-        if hasattr(limit, name)
-    ]
-    return title or WORDS.get(kind, ""), (), ", ".join(found)
+def _type_of(form: dict[str, Any]) -> str:
+    """The type of a value in words."""
+    if form["type"] == "array":
+        return "list of 2"
+    return str(form.get("format", "name" if "enum" in form else form["type"]))
+
+
+def _range_of(form: dict[str, Any]) -> str:
+    """The bounds of a number, or of the numbers of a list."""
+    form = form.get("prefixItems", [form])[0]
+    return ", ".join(f"{sign} {form[bound]:,}" for bound, sign in BOUNDS.items() if bound in form)
+
+
+def _as_yaml(value: Any) -> str:
+    if value is None:
+        return "null"
+    return str(value).lower() if isinstance(value, bool) else str(value)
 
 
 def nearest_key(section: str, name: str) -> str:

@@ -21,7 +21,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import pad
 
-from toytrans.config.schema import Config
+from toytrans.config.schema import Settings
 from toytrans.data.hashing import Use, permutation
 from toytrans.data.pairs import Dataset, Pairs, bucket, longest_of
 from toytrans.tokens import BOS_ID, EOS_ID, PAD_ID
@@ -244,7 +244,7 @@ BATCHES_OF_A_POOL = 32
 
 
 def training_batches(
-    dataset: Dataset, config: Config, pairs_used: int = 0
+    dataset: Dataset, config: Settings, pairs_used: int = 0
 ) -> Generator[tuple[Batch, int]]:
     """Endless training batches on the CPU, each with the number of pairs used up to its end.
 
@@ -294,7 +294,7 @@ def _epoch(size: int, seed: int, epoch: int) -> Tensor:
     return permutation(size, seed, Use.EPOCH, epoch)
 
 
-def largest_batch(dataset: Dataset, config: Config) -> Batch:
+def largest_batch(dataset: Dataset, config: Settings) -> Batch:
     """The training batch that can need the most memory, filled with one pair over and over.
 
     A batch has the shape of the pair that it begins with, so each length that can occur is asked

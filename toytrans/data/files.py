@@ -15,7 +15,7 @@ from pathlib import Path
 from torch import Tensor
 
 from toytrans.config.names import FormatName
-from toytrans.config.schema import MOST_IDS, Config, FilesConfig, Paths
+from toytrans.config.schema import FilesConfig, Paths, Settings
 from toytrans.data.hashing import Use, permutation
 from toytrans.data.pairs import (
     MOST_TARGET_GROWTH,
@@ -32,6 +32,9 @@ from toytrans.tokens import Vocabulary, vocabulary_of
 
 HELD_OUT_SHARE = 0.05
 """Of train, for validation, where no valid file is named."""
+
+MOST_IDS = 2**27
+"""Ids of one side of a file, padded to its longest sequence; less than fills a machine."""
 
 MOST_BYTES, MOST_LINES, LONGEST_LINE = 100_000_000, 2_000_000, 1_000_000
 """Of a file, its lines, and characters of one; all of it is held in memory, many times its size."""
@@ -50,7 +53,9 @@ class TextPair:
 class FilePairs:
     """The pairs of files. Splits are read when they are first asked for."""
 
-    def __init__(self, files: FilesConfig, config: Config, facts: DataFacts | None = None) -> None:
+    def __init__(
+        self, files: FilesConfig, config: Settings, facts: DataFacts | None = None
+    ) -> None:
         """files: those that the config names. facts: of the run that was trained on them."""
         self._files, self._facts = files, facts
         self._seed, self._examples = config.data_seed, config.data.examples

@@ -3,17 +3,14 @@ the pairs on which a run is measured."""
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import torch
 from torch import Tensor
 
-from toytrans.config.load import check_config
 from toytrans.config.names import FormatName
-from toytrans.config.schema import Config
-from toytrans.config.yaml import Tree
-from toytrans.data.files import FilePairs, encode_pairs, read_pairs
-from toytrans.data.own_tasks import open_own_task
+from toytrans.config.schema import DataConfig, DataSettings, ModelSettings, Settings
+from toytrans.data.files import MOST_IDS, FilePairs, encode_pairs, read_pairs
+from toytrans.data.own_tasks import open_own_task, own_task
 from toytrans.data.pairs import (
     SPLITS,
     DataFacts,
@@ -24,36 +21,86 @@ from toytrans.data.pairs import (
     all_pairs,
     longest_of,
 )
-from toytrans.data.task_pairs import TaskPairs
+from toytrans.data.task_pairs import Task, TaskPairs
 from toytrans.data.tasks import TASKS
-from toytrans.errors import UserError
-from toytrans.user_code import is_reference
+from toytrans.errors import BadKey, UserError, did_you_mean
+from toytrans.user_code import is_reference, shown
 
 
-def open_dataset(config: Config, facts: DataFacts | None = None) -> Dataset:
+def task_of(data: DataConfig) -> Task:
+    """The task that a config names: one of ours, or code of the user's. Raises UserError."""
+    name = data.task
+    assert name is not None, "files have no task"
+    if is_reference(name):
+        return own_task(data)
+    if name not in TASKS:
+        raise BadKey("data.task", f"found {name!r}; {did_you_mean(name, TASKS)}")
+    return TASKS[name]
+
+
+def longest_source(task: Task, model: ModelSettings) -> int | None:
+    """The symbols of the longest source for which the table of places has room, both for it and for
+    its target with their ends; None where any length fits."""
+    places = model.max_length
+    if places is None:
+        return None
+    target = (places - 1 - task.extra) // task.growth
+    return max(0, min(places - 1 - model.source_bos, target))
+
+
+def check_lengths(task: Task, data: DataSettings, model: ModelSettings) -> None:
+    """Raise BadKey where a task has no sources of the lengths of a split, the table of places no
+    room for them, or a computer no memory."""
+    room = longest_source(task, model)
+    for split, (_, high) in data.lengths.items():
+        if high < task.shortest:
+            needs = f"{shown(data.task or '')} needs a source length of {task.shortest} or more"
+            raise BadKey(f"data.{split}_length", needs)
+        if room is not None and high > room:
+            raise BadKey(f"data.{split}_length", _too_long(high, room, model))
+        examples = data.examples[split]
+        if split != "train" and examples is not None and examples * high > MOST_IDS:
+            reason = (
+                f"{examples:,} pairs of up to {high:,} symbols are more than {MOST_IDS:,} ids; "
+                f"lower it, or data.{split}_length"
+            )
+            raise BadKey(f"data.{split}_examples", reason)
+
+
+def _too_long(symbols: int, room: int, model: ModelSettings) -> str:
+    return (
+        f"{symbols} symbols are more than the {room} that model.max_positions "
+        f"{model.max_positions} leaves room for; raise it, or take positions without a table"
+    )
+
+
+def open_dataset(settings: Settings, facts: DataFacts | None = None) -> Dataset:
     """The pairs that a config names. facts: those of the run that was trained on them."""
-    data = config.data
+    data = settings.data
     if data.files is not None:
-        return FilePairs(data.files, config, facts)
+        return FilePairs(data.files, settings, facts)
     if is_reference(data.task):
-        return open_own_task(config, facts)
-    return TaskPairs(TASKS[data.task or ""], data, config.data_seed)
+        return open_own_task(settings, facts)
+    return TaskPairs(task_of(data), data, settings.data_seed)
 
 
-def check_dataset(config: Config, dataset: Dataset) -> None:
+def check_dataset(settings: Settings, dataset: Dataset) -> None:
     """Read every split of files now. Raises UserError, also where a vocabulary is too large for a
-    model, or a sequence too long for its position table. A task's lengths are checked already.
+    model, or a sequence too long for its table of places. The lengths of a task are checked where
+    its settings are made.
     """
-    config.model.check_size(len(dataset.facts.vocabulary))
-    if (files := config.data.files) is None:
+    model, files = settings.model, settings.data.files
+    model.check_size(len(dataset.facts.vocabulary))
+    if files is None:
         return
     for split in SPLITS:
         if split == "test" and files.test is None:
             continue
         pairs = all_pairs(dataset, split)
         longest = max(longest_of(pairs.src_length), longest_of(pairs.tgt_length))
-        if reason := config.too_long(longest, config.data.limits):
-            raise UserError(f"data.files.{split}: {reason}")
+        room = None if model.max_length is None else model.max_length - 1 - model.source_bos
+        if room is not None and longest > room:
+            raise BadKey(f"data.files.{split}", _too_long(longest, room, model))
 
 
 # Selecting ------------------------------------------------------------------------------------
@@ -81,22 +128,26 @@ class Selection:
     side: Side = "src"
 
 
-def pairs_of_split(config: Config, facts: DataFacts, split: Split, wanted: Selection) -> Pairs:
+def pairs_of_split(settings: Settings, facts: DataFacts, split: Split, wanted: Selection) -> Pairs:
     """Pairs of a split of a run: drawn for a task, taken from the files otherwise.
 
     Raises UserError if no pair has the wanted lengths.
     """
-    if config.data.task is None:
-        return _selected(all_pairs(open_dataset(config, facts), split), wanted)
-    changes: dict[str, Any] = {}
+    data = settings.data
+    if data.task is None:
+        return _selected(all_pairs(open_dataset(settings, facts), split), wanted)
+    changes: dict[str, int | tuple[int, int]] = {}
     if wanted.examples:
         changes[f"{split}_examples"] = wanted.examples
-    if wanted.lengths and wanted.side == "src":
-        changes[f"{split}_length"] = list(wanted.lengths)
-    elif wanted.lengths:
-        longest = max(config.data.lengths[split][1], wanted.lengths[1])
-        changes[f"{split}_length"] = [config.data.limits.shortest, longest]
-    dataset = open_dataset(_changed(config, changes), facts)
+    if wanted.lengths:
+        task, lengths = task_of(data), wanted.lengths
+        if wanted.side == "tgt":
+            lengths = (task.shortest, max(data.lengths[split][1], lengths[1]))
+        changes[f"{split}_length"] = lengths
+    changed = settings.model_copy(update={"data": data.model_copy(update=changes)})
+    if wanted.lengths:
+        check_lengths(task, changed.data, changed.model)
+    dataset = open_dataset(changed, facts)
     if wanted.lengths and wanted.side == "tgt":
         return dataset.pairs(split, _with_targets(dataset, split, wanted))
     return all_pairs(dataset, split)
@@ -120,7 +171,7 @@ def pairs_of_files(
     return _selected(encode_pairs(text, facts.vocabulary), wanted)
 
 
-def trained_lengths(config: Config, facts: DataFacts, side: Side) -> tuple[int, int]:
+def trained_lengths(settings: Settings, facts: DataFacts, side: Side) -> tuple[int, int]:
     """The shortest and the longest training sequence of one side.
 
     For the targets of a task, the first WATCHED training pairs are measured. Raises UserError if
@@ -128,9 +179,9 @@ def trained_lengths(config: Config, facts: DataFacts, side: Side) -> tuple[int, 
     """
     if side == "src":
         return facts.train_length
-    dataset = open_dataset(config, facts)
+    dataset = open_dataset(settings, facts)
     size = dataset.size("train")
-    if config.data.task is not None:
+    if settings.data.task is not None:
         size = min(size or WATCHED, WATCHED)
     assert size is not None, "files end"
     lengths = dataset.pairs("train", torch.arange(size)).tgt_length
@@ -149,13 +200,6 @@ def first_of_each(lengths: Tensor, count: int | None) -> Tensor:
     ordered = lengths[order]
     starts = torch.searchsorted(ordered, ordered)  # where each one's length begins
     return order[torch.arange(len(order)) - starts < count].sort().values
-
-
-def _changed(config: Config, changes: dict[str, Any]) -> Config:
-    """A run's config with other data settings, checked like any config."""
-    values = config.model_dump(mode="json")
-    values["data"] |= changes
-    return check_config(Tree("lengths", values))
 
 
 def _with_targets(dataset: Dataset, split: Split, wanted: Selection) -> Tensor:

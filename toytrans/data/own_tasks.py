@@ -30,7 +30,7 @@ from torch import Tensor
 from torch.nn.functional import pad
 
 from toytrans import user_code
-from toytrans.config.schema import Config, TaskLimits
+from toytrans.config.schema import DataConfig, Settings
 from toytrans.data.hashing import row_keys
 from toytrans.data.pairs import (
     MOST_TARGET_GROWTH,
@@ -63,24 +63,24 @@ FEW, LONGEST_FEW = 64, 32
 Those of more symbols are taken to be many."""
 
 
-def open_own_task(config: Config, facts: DataFacts | None = None) -> TaskPairs:
-    """The pairs of a config's task of the user's, fitted to the config and tried out.
+def own_task(data: DataConfig) -> Task:
+    """The task of the user's that a config names, as the built-in ones are. Raises UserError."""
+    assert data.task
+    shortest_asked = min((low for low, _ in data.lengths.values()), default=0)
+    return _as_task(OwnTask(data.task, data.symbols), shortest_asked)
+
+
+def open_own_task(settings: Settings, facts: DataFacts | None = None) -> TaskPairs:
+    """The pairs of a task of the user's, which is tried out.
 
     facts: those of a run that was trained on it; its first pairs must be the same.
     Raises UserError.
     """
-    data = config.data
+    data = settings.data
     assert data.task
     own = OwnTask(data.task, data.symbols)
-    limits = TaskLimits(shortest=own.shortest)
-    if facts is None:  # a new run, whose outputs may become as long as decoding allows
-        limits = limits._replace(target_growth=own.growth, target_slack=TARGET_SLACK)
-    if found := config.misfit(limits):
-        has = f"{own.name} has growth {own.growth} and shortest {own.shortest}"
-        raise UserError(f"{': '.join(found)} ({has})")
     shortest_asked = min(low for low, _ in data.lengths.values())
-    settings = data.model_copy(update={"symbols": own.symbols})
-    pairs = TaskPairs(_as_task(own, shortest_asked), settings, config.data_seed)
+    pairs = TaskPairs(_as_task(own, shortest_asked), data, settings.data_seed)
     digest = _try_out(own, pairs)
     pairs.facts = replace(pairs.facts, target_growth=max(2, own.growth), train_sha256=digest)
     if facts is not None and facts != pairs.facts:
@@ -250,7 +250,18 @@ def _as_task(own: OwnTask, shortest_asked: int) -> Task:
         return most if len(different) == FEW else min(most, FEWEST_SOURCES - 1)
 
     draw = sampled if own.source else uniform_symbols
-    return Task(own.rule, targets, lambda *_: own.vocabulary, draw_shape, draw, count)
+    return Task(
+        own.rule,
+        targets,
+        lambda *_: own.vocabulary,
+        draw_shape,
+        draw,
+        count,
+        growth=own.growth,
+        extra=TARGET_SLACK - 1,
+        shortest=own.shortest,
+        symbols=own.symbols,
+    )
 
 
 def _rows(src: Tensor, length: Tensor) -> list[Row]:

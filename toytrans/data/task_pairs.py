@@ -10,7 +10,7 @@ from statistics import NormalDist
 import torch
 from torch import Tensor
 
-from toytrans.config.schema import DataConfig
+from toytrans.config.schema import DataSettings
 from toytrans.data.hashing import draw, fingerprint, mix, row_keys
 from toytrans.data.pairs import (
     SPLITS,
@@ -103,13 +103,17 @@ def keep_in_order(values: Tensor, kept: Tensor) -> Sequences:
 
 @dataclass(frozen=True)
 class Task:
-    """A rule in words and in tensors; all but the targets have a usual form.
+    """A rule in words and in tensors, and its limits; all but the targets have a usual form.
 
     targets(src, length, symbols, seed) -> Sequences.
     vocabulary(symbols, seed) -> the names of symbols.
     draw_shape(keys, span) -> what fixes a source's length, (N, k), k = 1 for the length alone.
     sources(keys, shape, symbols) -> Sequences.
     count(symbols, length) -> how many sources of a length there are, as far as LONG_ENOUGH.
+    growth, extra: a source of n symbols has at most growth n + extra target symbols.
+    shortest: symbols of the shortest source.
+    symbols: how many a config has that does not say it.
+    fewest_symbols: there are no numbers in base 1, for example.
     """
 
     rule: str
@@ -118,12 +122,17 @@ class Task:
     draw_shape: Callable[[Tensor, Span], Tensor] = uniform_length
     sources: Callable[[Tensor, Tensor, int], Sequences] = uniform_symbols
     count: Callable[[int, int], int] = power
+    growth: int = 1
+    extra: int = 0
+    shortest: int = 0
+    symbols: int = 10
+    fewest_symbols: int = 1
 
 
 class TaskPairs:
     """The pairs of a synthetic task. Pair i of a split depends on (seed, split, i) alone."""
 
-    def __init__(self, task: Task, data: DataConfig, seed: int) -> None:
+    def __init__(self, task: Task, data: DataSettings, seed: int) -> None:
         assert data.symbols and data.train_length
         self.task, self.symbols, self.seed, self.disjoint = task, data.symbols, seed, data.disjoint
         self.facts = DataFacts(task.vocabulary(data.symbols, seed), data.train_length)

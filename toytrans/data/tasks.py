@@ -82,6 +82,8 @@ def arithmetic(
         operand_lengths,
         expressions,
         count_expressions,
+        shortest=3,
+        fewest_symbols=2,
     )
 
 
@@ -301,6 +303,7 @@ TASKS: dict[str, Task] = {
         reverse,
         draw_shape=normal_length,
         sources=zipf_symbols,
+        symbols=8000,
     ),
     "shift": Task(
         "Every symbol k becomes symbol k + n, n being data.symbols.",
@@ -308,13 +311,19 @@ TASKS: dict[str, Task] = {
         lambda symbols, seed: number_names(2 * symbols, seed),
     ),
     "sort": Task("The source's symbols in ascending order, repeats kept.", sort),
-    "duplicate": Task("The source twice.", duplicate),
+    "duplicate": Task("The source twice.", duplicate, growth=2),
     "odds_first": Task(
         "The symbols at places 1, 3, 5, ..., then those at places 0, 2, 4, ...", odds_first
     ),
     "addition": arithmetic("+", "sum", add),
     "multiplication": arithmetic("*", "product", multiply),
-    "parity": Task("The sum of the source's symbols modulo data.symbols, one symbol.", parity),
+    "parity": Task(
+        "The sum of the source's symbols modulo data.symbols, one symbol.",
+        parity,
+        shortest=1,
+        symbols=2,
+        fewest_symbols=2,
+    ),
     "stack": Task(
         "A stack from bottom to top, then what is done to it: POP, or PUSH and a symbol; the "
         "target is what is left, from the top.",
@@ -323,6 +332,8 @@ TASKS: dict[str, Task] = {
         stack_heights,
         stack_sources,
         count_stacks,
+        symbols=2,
+        fewest_symbols=2,
     ),
     "lexicon": Task(
         "A made-up language pair: each word becomes one or two words of the target language, and "
@@ -330,5 +341,6 @@ TASKS: dict[str, Task] = {
         translate,
         lexicon_names,
         sources=sentences,
+        growth=2,
     ),
 }

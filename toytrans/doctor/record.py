@@ -10,7 +10,7 @@ from typing import Any
 
 import torch
 
-from toytrans.config.schema import Config
+from toytrans.config.schema import Settings
 from toytrans.data.open import open_dataset
 from toytrans.data.pairs import DataFacts, Pairs, all_pairs
 from toytrans.errors import UserError
@@ -51,7 +51,7 @@ class RunSnapshot:
     targets: None if the data cannot be read; why_no_targets says why.
     """
 
-    config: Config
+    config: Settings
     facts: DataFacts
     records: Sequence[Record]
     damage: dict[int, str] = field(default_factory=dict)

@@ -17,7 +17,7 @@ from torch import Tensor
 
 from toytrans.config.hidden_fault import fault_remark
 from toytrans.config.names import ExportFormat
-from toytrans.config.schema import ModelConfig
+from toytrans.config.schema import ModelSettings
 from toytrans.data.pairs import pad_rows
 from toytrans.errors import UserError, how_to_install
 from toytrans.export import plain
@@ -51,7 +51,7 @@ FORMATS: dict[ExportFormat, Format] = {
 }
 
 
-def refusal(name: ExportFormat, model: ModelConfig) -> str:
+def refusal(name: ExportFormat, model: ModelSettings) -> str:
     """The option that a format cannot express; empty if it can express all."""
     positions = FORMATS[name].positions
     is_ours = name in ("safetensors", "onnx")  # the model of plain.py

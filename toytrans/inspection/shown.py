@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from toytrans.config.hidden_fault import fault_remark
-from toytrans.config.schema import Config, ModelConfig
+from toytrans.config.schema import Config, ModelSettings, Settings
 from toytrans.data.batches import Batch, make_batch
 from toytrans.data.files import TextPair, encode_pairs
 from toytrans.data.open import open_dataset
@@ -22,6 +22,7 @@ from toytrans.model.decoding import search
 from toytrans.model.masks import Masks, causal_mask, padding_mask
 from toytrans.model.seq2seq import Seq2Seq
 from toytrans.model.transformer import Transformer
+from toytrans.resolve import resolve
 from toytrans.tokens import BOS_ID, EOS_ID, PAD_ID, Vocabulary, vocabulary_of
 from toytrans.training.faults import build_model, objective_of
 from toytrans.training.run import Run
@@ -193,16 +194,17 @@ def batch_of_config(
     config: Config, src: Sequence[str] = (), tgt: Sequence[str] = ()
 ) -> InspectedBatch:
     """The same for the fresh model of a config."""
-    dataset = open_dataset(config)
+    settings = resolve(config)
+    dataset = open_dataset(settings)
     vocabulary = dataset.facts.vocabulary
-    model = fresh(lambda: as_transformer(build_model(config, vocabulary)), config.seed)
-    batch = _batch(config, model, dataset.facts, None if src else dataset, src, tgt)
+    model = fresh(lambda: as_transformer(build_model(settings, vocabulary)), config.seed)
+    batch = _batch(settings, model, dataset.facts, None if src else dataset, src, tgt)
     remarks = filter(None, (f"fresh weights, seed {config.seed}", fault_remark(config.fault)))
     return InspectedBatch(batch, vocabulary, model, "; ".join(remarks), config.fault)
 
 
 def _batch(
-    config: Config,
+    config: Settings,
     model: Transformer,
     facts: DataFacts,
     dataset: Dataset | None,
@@ -223,7 +225,7 @@ def _batch(
 def batch_of_pairs(src: Sequence[str], tgt: Sequence[str]) -> InspectedBatch:
     """Pairs of sequences, and a small fresh model that reads them."""
     batch, vocabulary = batch_of_sequences(src, tgt)
-    small = ModelConfig(norm="pre", n_encoder_layers=1, n_decoder_layers=1)
+    small = ModelSettings(norm="pre", n_encoder_layers=1, n_decoder_layers=1)
     model = fresh(lambda: Transformer(small, vocabulary), 0)
     return InspectedBatch(batch, vocabulary, model, "fresh weights")
 

@@ -11,7 +11,7 @@ from dataclasses import replace
 import torch
 from torch import Tensor
 
-from toytrans.config.schema import ModelConfig
+from toytrans.config.schema import ModelSettings
 from toytrans.data.batches import Batch
 from toytrans.inspection import masks as mask_tables
 from toytrans.inspection.record import recording
@@ -42,7 +42,7 @@ PAIRS: Pairs = ["5 7 9", "4 6 8 3"], ["9 7", "3 8 6 4"]
 WIDTH = 4
 """d_model, small enough for every matrix to fit into 80 columns."""
 
-TINY = ModelConfig(
+TINY = ModelSettings(
     d_model=WIDTH, n_heads=1, n_encoder_layers=1, n_decoder_layers=1, d_ff=2 * WIDTH, norm="pre"
 )
 

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
-from toytrans.config.schema import ModelConfig
+from toytrans.config.schema import ModelSettings
 from toytrans.model.dropout import dropout
 from toytrans.model.positions.base import Distances, Positions
 
@@ -175,9 +175,8 @@ class Attention(nn.Module):
     bias_table: (H, F), what the position scheme learns per head; F is 0 if it learns nothing.
     """
 
-    def __init__(self, model: ModelConfig, positions: Positions) -> None:
+    def __init__(self, model: ModelSettings, positions: Positions) -> None:
         super().__init__()
-        assert model.score_cap is not None
         self.n_heads = model.n_heads
         self.scale = (model.d_model // model.n_heads) ** -0.5
         self.cap = model.score_cap

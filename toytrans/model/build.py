@@ -4,14 +4,14 @@ import torch
 from torch import Tensor, nn
 
 from toytrans import user_code
-from toytrans.config.schema import MOST_PARAMETERS, ModelConfig
+from toytrans.config.schema import MOST_PARAMETERS, ModelSettings
 from toytrans.errors import UserError
 from toytrans.model.seq2seq import Seq2Seq, count_parameters
 from toytrans.model.transformer import Transformer
 from toytrans.tokens import BOS_ID, EOS_ID, PAD_ID, Vocabulary
 
 
-def build_sound_model(model: ModelConfig, vocabulary: Vocabulary) -> Seq2Seq:
+def build_sound_model(model: ModelSettings, vocabulary: Vocabulary) -> Seq2Seq:
     """The transformer with fresh weights, or the user's own model. Raises UserError where the
     user's code is not one.
 
@@ -32,7 +32,7 @@ def as_transformer(model: Seq2Seq) -> Transformer:
     return model
 
 
-def build_own_model(config: ModelConfig, reference: str, size: int) -> Seq2Seq:
+def build_own_model(config: ModelSettings, reference: str, size: int) -> Seq2Seq:
     """What a reference names, made as MyModel(config, size) and tried out on two pairs. A module
     that is no `Seq2Seq` is adapted. Weights and random states are those of its constructor.
 
@@ -92,7 +92,7 @@ def _check_weights(model: nn.Module, name: str) -> None:
 class OwnModel(Seq2Seq):
     """Any module whose forward takes src (B, S) and tgt_in (B, T) to logits (B, T, V)."""
 
-    def __init__(self, config: ModelConfig, inner: nn.Module, name: str, size: int) -> None:
+    def __init__(self, config: ModelSettings, inner: nn.Module, name: str, size: int) -> None:
         super().__init__(config)
         self.inner, self.name, self.size = inner, name, size
 

@@ -8,7 +8,7 @@ from functools import partial
 
 from torch import Tensor, nn
 
-from toytrans.config.schema import ModelConfig
+from toytrans.config.schema import ModelSettings
 from toytrans.model.attention import Attention, AttentionContext, KeysValues
 from toytrans.model.dropout import Dropout
 from toytrans.model.positions.base import Positions
@@ -23,7 +23,7 @@ ACTIVATIONS: dict[str, Callable[[], nn.Module]] = {
 class FeedForward(nn.Sequential):
     """Linear, activation, dropout, linear at every place: (B, L, D) -> (B, L, D)."""
 
-    def __init__(self, model: ModelConfig) -> None:
+    def __init__(self, model: ModelSettings) -> None:
         super().__init__(
             nn.Linear(model.d_model, model.d_ff),
             ACTIVATIONS[model.activation](),
@@ -39,7 +39,7 @@ class Residual(nn.Module):
     post-norm: norm(x + dropout(f(x))) (Vaswani et al. 2017)
     """
 
-    def __init__(self, model: ModelConfig) -> None:
+    def __init__(self, model: ModelSettings) -> None:
         super().__init__()
         self.pre = model.norm == "pre"
         self.norm = nn.LayerNorm(model.d_model)
@@ -53,7 +53,7 @@ class Residual(nn.Module):
 class EncoderLayer(nn.Module):
     """Self-attention over the source, then feed-forward."""
 
-    def __init__(self, model: ModelConfig, positions: Positions) -> None:
+    def __init__(self, model: ModelSettings, positions: Positions) -> None:
         super().__init__()
         self.self_attention = Attention(model, positions)
         self.feed_forward = FeedForward(model)
@@ -69,7 +69,7 @@ class DecoderLayer(nn.Module):
     """Masked self-attention over the target, cross-attention to memory, feed-forward."""
 
     def __init__(
-        self, model: ModelConfig, positions: Positions, cross_positions: Positions
+        self, model: ModelSettings, positions: Positions, cross_positions: Positions
     ) -> None:
         super().__init__()
         self.self_attention = Attention(model, positions)

@@ -9,7 +9,7 @@ from collections.abc import Callable
 import torch
 from torch import Tensor, nn
 
-from toytrans.config.schema import ModelConfig
+from toytrans.config.schema import ModelSettings
 
 
 class DecoderState(ABC):
@@ -74,7 +74,7 @@ class Seq2Seq(nn.Module):
     config: the section `model` of the config. Its `max_length` bounds the places, if it is set.
     """
 
-    def __init__(self, config: ModelConfig) -> None:
+    def __init__(self, config: ModelSettings) -> None:
         super().__init__()
         self.config = config
 

@@ -6,7 +6,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from toytrans.config.schema import ModelConfig
+from toytrans.config.schema import ModelSettings
 from toytrans.model.attention import AttentionContext
 from toytrans.model.dropout import Dropout
 from toytrans.model.layers import DecoderLayer, EncoderLayer
@@ -22,7 +22,7 @@ class Transformer(Seq2Seq):
     Pre-norm has a final norm after each stack; post-norm needs none. The output has no bias.
     """
 
-    def __init__(self, model: ModelConfig, vocabulary: Vocabulary) -> None:
+    def __init__(self, model: ModelSettings, vocabulary: Vocabulary) -> None:
         super().__init__(model)
         self.masks = MaskMaker(model.pad_mask)
         size, width = len(vocabulary), model.d_model
@@ -35,11 +35,9 @@ class Transformer(Seq2Seq):
         else:
             self.tgt_embedding = nn.Embedding(size, width)
         self.positions = position_scheme(model.positions, model, vocabulary)
-        cross = model.cross_positions
-        assert cross is not None
-        self.cross_positions = cross_position_scheme(cross, model, vocabulary)
-        if cross == model.positions:  # then one object, so that what it learns is learned once
-            self.cross_positions = self.positions
+        self.cross_positions = self.positions
+        if model.cross_positions != model.positions:  # else one object, which learns once
+            self.cross_positions = cross_position_scheme(model.cross_positions, model, vocabulary)
         self.drop = Dropout(model.dropout)
         n_encoder, n_decoder = model.n_encoder_layers, model.n_decoder_layers
         if model.share_layers:

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 from toytrans.checks.plan import check
 from toytrans.checks.result import Report as Checks
 from toytrans.config.hidden_fault import fault_remark
-from toytrans.config.load import compared_with_defaults
+from toytrans.config.load import flatten
 from toytrans.data.batches import make_batch
 from toytrans.data.open import Selection, pairs_of_split
 from toytrans.doctor.findings import examine
@@ -225,13 +225,15 @@ def _diagnosis(path: Path) -> Section:
 
 
 def _config(folder: RunFolder) -> Section:
-    """Every key; values that are no defaults stand out."""
-    rows = []
-    for key, value, default in compared_with_defaults(folder.config):
-        looks = "" if _text(value) == _text(default) else "differs"
-        rows.append([key, Cell(_text(value), looks), _text(default)])
-    text = "Values that differ from their defaults are bold."
-    table = Grid(["key", "value", "default"], rows)
+    """Every key; values that the config states stand out."""
+    stated = flatten(folder.given.model_dump(exclude_unset=True))
+    values = flatten(folder.config.model_dump(mode="json"))
+    rows = [
+        [key, Cell(_text(value), "differs" if key in stated else "")]
+        for key, value in values.items()
+    ]
+    text = "The config states the bold values. The others are defaults, or follow from these."
+    table = Grid(["key", "value"], rows)
     return Section("config", "Configuration", text=text, table=table)
 
 

@@ -19,6 +19,7 @@ from toytrans.config.schema import Config, Section
 from toytrans.config.yaml import Tree, read_yaml
 from toytrans.data.files import sha256_of
 from toytrans.errors import UserError
+from toytrans.resolve import resolve
 from toytrans.sweeps.comparison import Comparison, Group, Member, table_of
 from toytrans.sweeps.measure import Measure, read_results
 from toytrans.sweeps.sweep import Sweep, check_folder, write_tables
@@ -96,9 +97,11 @@ def plan_board(name: str, files: Path | None = None, tasks: Sequence[str] = ()) 
         wanted = dict.fromkeys(each.of(kind) for each in board.measures[task].values())
         if some := list(filter(None, wanted)):
             config = config_of(board, task, kind, seed, files)
-            path = path_of(folder, f"{task}-{kind}-s{seed}", config, hash_of)
+            settings = resolve(config)
+            path = path_of(folder, f"{task}-{kind}-s{seed}", settings, hash_of)
             about = {"task": task, "config": kind}
-            trials.append(Trial(path, config, some, f"{task} {kind} seed {seed}", about, "last"))
+            title = f"{task} {kind} seed {seed}"
+            trials.append(Trial(path, config, settings, some, title, about, "last"))
     return Sweep(folder, trials, {"board": name})
 
 
@@ -130,7 +133,7 @@ def measured(board: Board, sweep: Sweep) -> Iterator[tuple[str, str, Comparison]
             groups = []
             for kind in KINDS:
                 members = [
-                    Member(trial.path, trial.config, found[wanted])
+                    Member(trial.path, trial.settings, found[wanted])
                     for trial, found in results
                     if trial.about == {"task": task, "config": kind}
                     and (wanted := measure.of(kind)) in found
@@ -143,7 +146,7 @@ def measured(board: Board, sweep: Sweep) -> Iterator[tuple[str, str, Comparison]
 def write_board(board: Board, sweep: Sweep) -> list[Path]:
     """Write the tables of all runs of a board that have numbers. Raises UserError."""
     configs = {
-        f"{trial.about['task']}, {trial.about['config']}": by_names(trial.config.without_seeds())
+        f"{trial.about['task']}, {trial.about['config']}": by_names(trial.settings.without_seeds())
         for trial in sweep.trials
     }
     entries = [

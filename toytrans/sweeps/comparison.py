@@ -5,7 +5,7 @@ runs -> members: their numbers, or why there are none -> groups by config
 """
 
 import os
-from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Container, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import combinations
 from pathlib import Path
@@ -14,12 +14,12 @@ from string import ascii_uppercase
 from textwrap import wrap
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from pydantic import BaseModel, ConfigDict, ValidationError
+from pydantic import BaseModel, ConfigDict
 
 from toytrans.config.hidden_fault import fault_remark
 from toytrans.config.load import flatten
 from toytrans.config.names import Metric
-from toytrans.config.schema import Config
+from toytrans.config.schema import Settings
 from toytrans.data.open import WORDS
 from toytrans.errors import UserError
 from toytrans.evaluation import PARTS, Span, wilson_interval
@@ -61,12 +61,16 @@ Seeds = tuple[int, int]
 
 
 class Member(NamedTuple):
-    """A run and its numbers, or the problem why it has none."""
+    """A run and its numbers, or the problem why it has none.
+
+    stated: the keys that its config gives. Other keys follow from these, or have their defaults.
+    """
 
     path: Path
-    config: Config
+    config: Settings
     result: Result | None = None
     problem: str = ""
+    stated: Collection[str] = ()
 
     @property
     def seeds(self) -> Seeds:
@@ -160,8 +164,10 @@ def places_of(groups: Iterable[Group]) -> set[Place]:
 
 def group(members: Iterable[Member]) -> list[Group]:
     """The members by their configs, in the order in which these occur first."""
-    groups: dict[Config, list[Member]] = {}
+    groups: dict[Settings, list[Member]] = {}
+    stated = set[str]()
     for member in members:
+        stated.update(member.stated)
         groups.setdefault(member.config.without_seeds(), []).append(member)
     flat = [flatten(config.model_dump(mode="json")) for config in groups]
     differing = [
@@ -169,7 +175,7 @@ def group(members: Iterable[Member]) -> list[Group]:
         for key in dict.fromkeys(key for values in flat for key in values)
         if any(values.get(key) != flat[0].get(key) for values in flat)
     ]
-    causes = [key for key in differing if not all(_follows(config, key) for config in groups)]
+    causes = [key for key in differing if key in stated]  # what differs besides follows from them
     told = {tuple(shown(values.get(key)) for key in causes) for values in flat}
     keys = causes if len(told) == len(groups) else differing
     found = []
@@ -181,19 +187,6 @@ def group(members: Iterable[Member]) -> list[Group]:
         by_seeds = sorted(some, key=lambda member: (member.seeds, str(member.path)))
         found.append(Group(differs, by_seeds, name))
     return found
-
-
-def _follows(config: Config, key: str) -> bool:
-    """Whether a value is the one that it has where the file does not name it."""
-    values = place = config.model_dump(mode="json")
-    *sections, name = key.split(".")
-    for section in sections:
-        place = place.get(section) or {}
-    place.pop(name, None)
-    try:
-        return Config.model_validate(values) == config
-    except ValidationError:
-        return False
 
 
 def pairs_of(
@@ -548,9 +541,11 @@ def compare(
             continue
         try:
             found = None if about else read_results(path).get(measure)
-            members.append(Member(path, run.config, found or _taken(run, measure, take)))
+            result, problem = found or _taken(run, measure, take), ""
         except UserError as error:
-            members.append(Member(path, run.config, problem=str(error)))
+            result, problem = None, str(error)
+        stated = flatten(run.given.model_dump(exclude_unset=True))
+        members.append(Member(path, run.config, result, problem, stated))
     splits = {split_of(member.config) for member in members}
     about = about or f"{' or '.join(sorted(splits))} pairs"
     return Comparison(measure, metric, about, group(members), unread)

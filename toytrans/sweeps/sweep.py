@@ -26,7 +26,7 @@ import yaml
 
 from toytrans import __version__
 from toytrans.config.names import Metric
-from toytrans.config.schema import Config
+from toytrans.config.schema import Config, Settings
 from toytrans.data.files import sha256_of
 from toytrans.data.open import check_dataset, open_dataset, pairs_of_split
 from toytrans.errors import UserError
@@ -38,6 +38,7 @@ from toytrans.files import (
     write_file,
     write_json,
 )
+from toytrans.resolve import resolve
 from toytrans.sweeps.comparison import SWEEP, Comparison, Table, cell, compare, read_sweep
 from toytrans.sweeps.measure import Measure, of_lengths, split_of
 from toytrans.sweeps.trial import Ended, Trial, by_names, check_ray, path_of, run_here, run_on_ray
@@ -169,17 +170,19 @@ def plan(
     ]
     if (count := len(choices) * len(seeds or [0])) > MOST_TRIALS:
         raise UserError(f"{count:,} runs are more than {MOST_TRIALS:,}; give fewer seeds or values")
-    configs = [_checked(choice, load, measure, on) for choice in choices]
-    seeds = [configs[0].seed] if seeds is None else seeds
+    checked = [_checked(choice, load, measure, on) for choice in choices]
+    seeds = [checked[0][0].seed] if seeds is None else seeds
     check_folder(folder)
     there = {path.name[-8:]: path for path in folder.glob("*-????????")}
     trials, hash_of = dict[Path, Trial](), cache(sha256_of)
-    for seed, (choice, config) in product(seeds, zip(choices, configs, strict=True)):
-        seeded = config.model_copy(update={"seed": seed})
-        path = path_of(folder, _label(choice, seed), seeded, hash_of)
+    for seed, (choice, both) in product(seeds, zip(choices, checked, strict=True)):
+        config, settings = both
+        config = config.model_copy(update={"seed": seed})
+        settings = settings.model_copy(update={"seed": seed})
+        path = path_of(folder, _label(choice, seed), settings, hash_of)
         path = there.setdefault(path.name[-8:], path)  # the same by other words
         title = " ".join([*choice, f"seed {seed}"])
-        trials.setdefault(path, Trial(path, seeded, [measure], title))
+        trials.setdefault(path, Trial(path, config, settings, [measure], title))
     asked = {
         "measure": measure.model_dump(mode="json"),
         "grid": grid,
@@ -227,21 +230,24 @@ def _split(text: str) -> list[str]:
     return [written[node.start_mark.index : node.end_mark.index].strip() for node in nodes]
 
 
-def _checked(choice: Sequence[str], load: LoadConfig, measure: Measure, on: Where) -> Config:
-    """The config of a choice, which can be trained and measured. Raises UserError naming the choice
-    where the fault is not in the file itself."""
+def _checked(
+    choice: Sequence[str], load: LoadConfig, measure: Measure, on: Where
+) -> tuple[Config, Settings]:
+    """The config of a choice and its settings, which can be trained and measured. Raises UserError
+    naming the choice where the fault is not in the file itself."""
     try:
         config = load(choice)
-        check_fault(config.fault, config.model)
+        settings = resolve(config)
+        check_fault(settings.fault, settings.model)
         if on == "local":
-            choose_device(config.device)
-        dataset = open_dataset(config)
-        check_dataset(config, dataset)
-        pairs_of_split(config, dataset.facts, split_of(config), measure.selection)
+            choose_device(settings.device)
+        dataset = open_dataset(settings)
+        check_dataset(settings, dataset)
+        pairs_of_split(settings, dataset.facts, split_of(settings), measure.selection)
     except UserError as error:
         load([])
         raise UserError(": ".join(filter(None, (" ".join(choice), str(error))))) from None
-    return config
+    return config, settings
 
 
 def _label(choice: Sequence[str], seed: int) -> str:

@@ -36,7 +36,7 @@ from typing import Any, Literal, NamedTuple
 import torch
 from pydantic import BaseModel, ConfigDict
 
-from toytrans.config.schema import Config, Paths
+from toytrans.config.schema import Config, Paths, Settings
 from toytrans.errors import UserError, how_to_install, ran_out_of_memory, shortened
 from toytrans.files import Unreadable, json_text, read_json, write_json
 from toytrans.sweeps.measure import Measure, measure_run, read_results
@@ -56,12 +56,14 @@ SECONDS_FOR_LOCK = 60.0
 class Trial(NamedTuple):
     """What to train, where, and what is measured of it.
 
+    config: as it is given to the training. settings: what follows from it.
     title: what sets it apart, for a person. about: the same by key, for a board's table.
     checkpoint: the best on validation pairs, where a training that diverges fails; or the last.
     """
 
     path: Path
     config: Config
+    settings: Settings
     measures: Sequence[Measure]
     title: str = ""
     about: Mapping[str, str] = {}
@@ -83,7 +85,7 @@ class Trial(NamedTuple):
         return 0.0
 
 
-def path_of(folder: Path, label: str, config: Config, hash_of: Callable[[Paths], str]) -> Path:
+def path_of(folder: Path, label: str, config: Settings, hash_of: Callable[[Paths], str]) -> Path:
     """The folder of a trial. hash_of: the SHA-256 of data files, which it reads once."""
     contents, files = digests(config.references.values()), config.data.files
     named = (files.train, files.valid, files.test) if files else ()
@@ -92,7 +94,7 @@ def path_of(folder: Path, label: str, config: Config, hash_of: Callable[[Paths],
     return folder / f"{label}-{hashlib.sha256(text.encode()).hexdigest()[:8]}"
 
 
-def by_names(config: Config) -> dict[str, Any]:
+def by_names(config: Settings) -> dict[str, Any]:
     """A config as values, its data files and code by their names, whatever folder they lie in."""
     values = config.model_dump(mode="json")
     files = values["data"]["files"] or {}

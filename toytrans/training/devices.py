@@ -15,7 +15,7 @@ from typing import Any, Literal
 import torch
 
 from toytrans import __version__
-from toytrans.config.schema import Config
+from toytrans.config.schema import Settings
 from toytrans.data.files import sha256_of
 from toytrans.errors import UserError
 from toytrans.model.matrix_products import leave_products_to_onednn, products_as_they_are
@@ -181,7 +181,7 @@ EXPLAINED = {
 
 
 def environment_of(
-    config: Config, device: torch.device, precision: Precision, processes: int
+    config: Settings, device: torch.device, precision: Precision, processes: int
 ) -> dict[str, Any]:
     """Where and on what a run is trained, as plain values."""
     files, code = config.data.files, config.references

@@ -13,9 +13,9 @@ from torch import Tensor, nn
 
 from toytrans.config.hidden_fault import fault_remark, named_fault, planted_fault
 from toytrans.config.names import FaultName
-from toytrans.config.schema import Config, ModelConfig
+from toytrans.config.schema import ModelConfig, Settings
 from toytrans.data.batches import Batch
-from toytrans.errors import UserError
+from toytrans.errors import BadKey, UserError, did_you_mean
 from toytrans.model.attention import Attention
 from toytrans.model.build import as_transformer, build_sound_model
 from toytrans.model.layers import DecoderLayer, EncoderLayer, Residual
@@ -29,7 +29,7 @@ from toytrans.training.step import Objective, token_losses
 Part = TypeVar("Part", bound=nn.Module)
 
 
-def build_model(config: Config, vocabulary: Vocabulary) -> Seq2Seq:
+def build_model(config: Settings, vocabulary: Vocabulary) -> Seq2Seq:
     """The model of a config, with the config's fault in it: in fp64 where it is trained so, else in
     fp32. Raises UserError."""
     model = build_sound_model(config.model, vocabulary)
@@ -62,7 +62,10 @@ def check_fault(fault: str | None, model: ModelConfig, processes: int = 1) -> No
     """
     if fault is not None and processes > 1:
         raise UserError(f"{fault_remark(fault)}: trains in one process, without torchrun")
-    if (name := named_fault(fault)) and (reason := FAULTS[name].no_effect(model)):
+    name = named_fault(fault)
+    if name is not None and name not in FAULTS:
+        raise BadKey("fault", f"found {name!r}; {did_you_mean(name, FAULTS)}")
+    if name and (reason := FAULTS[name].no_effect(model)):
         raise UserError(f"fault: {fault} {reason}")
 
 

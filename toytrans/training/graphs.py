@@ -13,7 +13,7 @@ from collections.abc import Callable, Sequence
 
 import torch
 
-from toytrans.config.schema import Config
+from toytrans.config.schema import Settings
 from toytrans.data.batches import Batch
 from toytrans.errors import UserError
 from toytrans.training.devices import Precision
@@ -101,7 +101,7 @@ class GraphedUpdate:
 
 
 def choose_capture(
-    config: Config, device: torch.device, precision: Precision, processes: int
+    config: Settings, device: torch.device, precision: Precision, processes: int
 ) -> Capture | None:
     """What records the updates of a run; None = nothing does. Raises UserError for those that no
     graph can hold."""

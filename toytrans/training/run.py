@@ -1,6 +1,7 @@
 """A run directory: the one view of what it holds, and the model in it.
 
-    config.yaml        every value of the config
+    config.yaml        the config as it was given
+    resolved.yaml      the settings that followed: every key with its value
     data.json          vocabulary, training lengths: what a run remembers of its data
     environment.json   versions, device, precision, what else can change numbers
     metrics.jsonl      one record a line, only appended to; the training holds its lock
@@ -31,8 +32,8 @@ except ImportError:  # not on Windows
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from toytrans.config.hidden_fault import fault_remark, is_hidden
-from toytrans.config.load import load_config, save_config
-from toytrans.config.schema import Config
+from toytrans.config.load import as_yaml, load_config, load_settings
+from toytrans.config.schema import Config, Settings
 from toytrans.data.files import MOST_BYTES
 from toytrans.data.open import Selection, pairs_of_files, pairs_of_split, trained_lengths
 from toytrans.data.pairs import MOST_TARGET_GROWTH, DataFacts, Split
@@ -69,7 +70,8 @@ from toytrans.training.devices import choose_device
 from toytrans.training.faults import build_model
 from toytrans.user_code import trust
 
-CONFIG, DATA, ENVIRONMENT, METRICS = "config.yaml", "data.json", "environment.json", "metrics.jsonl"
+CONFIG, RESOLVED = "config.yaml", "resolved.yaml"
+DATA, ENVIRONMENT, METRICS = "data.json", "environment.json", "metrics.jsonl"
 
 RUNS = Path("runs")
 """The folder of runs without --out."""
@@ -116,16 +118,16 @@ class RunState:
 
 @dataclass(frozen=True)
 class RunFolder:
-    """A run directory as it is read. Config and data facts are validated where it is opened."""
+    """A run directory as it is read. Settings and data facts are validated where it is opened."""
 
     path: Path
-    config: Config
+    config: Settings
     facts: DataFacts
 
     @staticmethod
     def open(path: Path) -> "RunFolder":
         """The run of a directory. Raises UserError: no run, one of toytrans 0.3, a damaged one."""
-        if missing := [name for name in (CONFIG, DATA) if not os.path.isfile(path / name)]:
+        if missing := [name for name in (RESOLVED, DATA) if not os.path.isfile(path / name)]:
             what = f"not a run directory (it lacks {' and '.join(missing)})"
             what = what if os.path.exists(path) else "no such run directory"
             raise UserError(f"{path}: {what}; `toytrans train CONFIG` makes one")
@@ -138,7 +140,12 @@ class RunFolder:
             facts = _SavedFacts.model_validate_json(read_whole(path / DATA, MOST_BYTES)).facts()
         except (OSError, ValidationError, UserError):
             raise UserError(f"{path / DATA}: damaged; the run cannot be read without it") from None
-        return RunFolder(path, load_config(path / CONFIG, saved=True), facts)
+        return RunFolder(path, load_settings(path / RESOLVED), facts)
+
+    @property
+    def given(self) -> Config:
+        """The config as it was given. Raises UserError."""
+        return load_config(self.path / CONFIG, saved=True)
 
     @property
     def environment(self) -> dict[str, Any]:
@@ -289,7 +296,7 @@ class Run(RunFolder):
 
 def is_run(path: Path) -> bool:
     """Whether a path is a run directory."""
-    return os.path.isfile(path / CONFIG) and os.path.isfile(path / DATA)  # of no name too long
+    return os.path.isfile(path / RESOLVED) and os.path.isfile(path / DATA)  # of no name too long
 
 
 def state_of(path: Path) -> RunState:
@@ -316,7 +323,7 @@ def newest_run() -> Path:
     """
     entries = RUNS.iterdir() if RUNS.is_dir() else ()
     runs = [path for path in entries if is_run(path) and saved_steps(path)]
-    for path in sorted(runs, key=lambda run: (run / CONFIG).stat().st_mtime_ns, reverse=True):
+    for path in sorted(runs, key=lambda run: (run / RESOLVED).stat().st_mtime_ns, reverse=True):
         with contextlib.suppress(UserError):  # the command that opens it raises it again
             if is_hidden(RunFolder.open(path).config.fault):
                 continue
@@ -338,7 +345,7 @@ def list_runs(
     runs = []
     for root, names, files in os.walk(folder):
         follow(root)
-        if METRICS in files or {CONFIG, DATA} <= set(files):
+        if METRICS in files or {RESOLVED, DATA} <= set(files):
             names.clear()
             sizes, times = [0], [0.0]
             for inner, _, inside in os.walk(root):
@@ -355,7 +362,13 @@ def list_runs(
 # Its files ---------------------------------------------------------------------------------------
 
 
-def create_run(path: Path, config: Config, facts: DataFacts, environment: dict[str, Any]) -> None:
+def create_run(
+    path: Path,
+    given: Config,
+    settings: Settings,
+    facts: DataFacts,
+    environment: dict[str, Any],
+) -> None:
     """Write the description of a run, or write it again if the run is resumed.
 
     Raises UserError, before it writes, if a link or a folder has the name of one of its files.
@@ -370,11 +383,12 @@ def create_run(path: Path, config: Config, facts: DataFacts, environment: dict[s
     }
     with disk_errors(path, "the run's description"):
         path.mkdir(parents=True, exist_ok=True)
-        for name in (DATA, ENVIRONMENT, CONFIG, LIST):
+        for name in (DATA, ENVIRONMENT, CONFIG, RESOLVED, LIST):
             check_free(path / name, replace=True)
         write_file(path / DATA, (json.dumps(data, ensure_ascii=False) + "\n").encode())
         write_json(path / ENVIRONMENT, environment)
-        write_file(path / CONFIG, save_config(config).encode())
+        write_file(path / CONFIG, as_yaml(given).encode())
+        write_file(path / RESOLVED, as_yaml(settings).encode())
 
 
 class _SavedFacts(BaseModel):

@@ -19,13 +19,14 @@ from typing import Any, get_args
 
 import torch
 
-from toytrans.config.load import config_for_resume
-from toytrans.config.schema import Config
+from toytrans.config.load import settings_for_resume
+from toytrans.config.schema import Config, Settings
 from toytrans.data.open import check_dataset, open_dataset
 from toytrans.data.pairs import Dataset
 from toytrans.errors import UserError
 from toytrans.files import disk_errors, drafts_in, open_to_append
 from toytrans.model.transformer import Transformer
+from toytrans.resolve import resolve
 from toytrans.training.devices import (
     Precision,
     changes,
@@ -89,7 +90,9 @@ def open_session(
                 lambda: stack.enter_context(new_folder(name, path if resume else out))
             )
             notes.append(locks)
-        context.on_main(partial(create_run, trainer.run, settings, trainer.dataset.facts, now))
+        context.on_main(
+            partial(create_run, trainer.run, config, settings, trainer.dataset.facts, now)
+        )
         trainer.locked = context.on_main(lambda: os.lstat(trainer.run / METRICS))
         if saved and trainer.progress.step:
             notes += [*changes(before, now), _schedule(saved.config, trainer)]
@@ -100,19 +103,19 @@ def open_session(
 
 def _find_run(
     config: Config, name: str, out: Path | None, resume: bool, stack: contextlib.ExitStack
-) -> tuple[Path, RunFolder | None, Config, str]:
-    """The folder of a run; to resume one, the run in it, locked, its config, and what is said of
+) -> tuple[Path, RunFolder | None, Settings, str]:
+    """The folder of a run; to resume one, the run in it, locked; its settings, and what is said of
     the lock. Raises UserError."""
     path = choose_folder(name, out, resume=resume)
     if not resume or not is_run(path):
-        return path, None, config, ""
+        return path, None, resolve(config), ""
     saved = RunFolder.open(path)
     locks = stack.enter_context(locked_folder(path))
-    return path, saved, config_for_resume(saved.config, config, path), locks
+    return path, saved, settings_for_resume(saved.given, saved.config, config, path), locks
 
 
 def _make_trainer(
-    config: Config, path: Path, saved: RunFolder | None, context: DistributedContext
+    config: Settings, path: Path, saved: RunFolder | None, context: DistributedContext
 ) -> Trainer:
     """The trainer of a run on this process's device, with checked data. A precision that `auto` has
     chosen stays. Raises UserError."""
@@ -128,7 +131,7 @@ def _make_trainer(
 
 
 def _open(
-    config: Config, saved: RunFolder | None, context: DistributedContext
+    config: Settings, saved: RunFolder | None, context: DistributedContext
 ) -> tuple[torch.device, Dataset]:
     """The device and the data of this process, checked. Raises UserError."""
     check_fault(config.fault, config.model, context.size)
@@ -159,7 +162,7 @@ def _opening(trainer: Trainer) -> tuple[str, str]:
     return first, f"positions {name}: {given}; not the paper's" if given else ""
 
 
-def _schedule(saved: Config, trainer: Trainer) -> str:
+def _schedule(saved: Settings, trainer: Trainer) -> str:
     """A sentence if the end of the learning-rate schedule has moved; else empty."""
     step, train = trainer.progress.step, trainer.config.train
     before, now = (learning_rate(step + 1, each) for each in (saved.train, train))

@@ -18,7 +18,7 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from toytrans.config.schema import Config
+from toytrans.config.schema import Settings
 from toytrans.data.batches import Batch, largest_batch, training_batches
 from toytrans.data.pairs import Dataset, Pairs, all_pairs
 from toytrans.errors import UserError, ran_out_of_memory
@@ -64,7 +64,7 @@ class Trainer:
 
     def __init__(
         self,
-        config: Config,
+        config: Settings,
         dataset: Dataset,
         run: Path,
         device: torch.device,

@@ -8,7 +8,7 @@ from torch import Tensor
 
 from toytrans.checks.subject import Adapter, Facts, Symbols
 from toytrans.config.hidden_fault import fault_remark
-from toytrans.config.schema import Config
+from toytrans.config.schema import Settings
 from toytrans.data.batches import Batch, make_batch
 from toytrans.data.pairs import Pairs, pad_rows
 from toytrans.model.seq2seq import Seq2Seq
@@ -26,7 +26,7 @@ def of_run(run: Run) -> Adapter:
     return of_model(run.model, run.config, run.vocabulary, str(run.path))
 
 
-def of_model(model: Seq2Seq, config: Config, vocabulary: Vocabulary, name: str) -> Adapter:
+def of_model(model: Seq2Seq, config: Settings, vocabulary: Vocabulary, name: str) -> Adapter:
     """A toytrans model with what it learns from, faults included. One that its user wrote is asked
     as any model is."""
     made: Any = copy.deepcopy(model).cpu()

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from toytrans.config.schema import ModelConfig
+from toytrans.config.schema import ModelSettings
 from toytrans.model.attention import AttentionContext
 from toytrans.model.manual_backward import functions
 from toytrans.model.manual_backward.layers import cross_entropy, use_manual_backward
@@ -203,12 +203,22 @@ def _torchs_cross_entropy(logits: Tensor, labels: Tensor, ignored: int, smoothin
     )
 
 
+ANCHORED = {
+    "positions": "anchored",
+    "cross_positions": "anchored",
+    "source_bos": True,
+    "score_cap": 1.0,
+    "norm": "pre",
+}
+"""A model that has every operation: a bias, a cap, norms before the sub-layers."""
+
+
 def _compare_model(seed: int) -> list[Comparison]:
     """Loss and gradients of a small transformer, manually and by autograd."""
     draw = torch.Generator().manual_seed(seed)
     src, tgt_in, tgt_out = (ids_with_pads(length, draw) for length in (TK, TQ, TQ))
     sizes = {"d_model": H * DH, "n_heads": H, "n_encoder_layers": 1, "d_ff": 37}
-    config = ModelConfig.model_validate(sizes | {"positions": "anchored", "norm": "pre"})
+    config = ModelSettings.model_validate(sizes | ANCHORED)
     results = []
     for loss_of in (cross_entropy, F.cross_entropy):
         model = Transformer(config, Vocabulary(tuple(map(str, range(V - 3))))).double()
@@ -243,7 +253,7 @@ class TrainedTwice(NamedTuple):
 def train_twice(steps: int) -> TrainedTwice:
     """Train a small transformer to reverse, from the same weights on the same batches."""
     sizes = {"d_model": 24, "n_heads": 2, "n_encoder_layers": 1, "n_decoder_layers": 1, "d_ff": 48}
-    config = ModelConfig.model_validate(sizes | {"positions": "anchored", "norm": "pre"})
+    config = ModelSettings.model_validate(sizes | ANCHORED)
     losses = []
     for loss_of in (F.cross_entropy, cross_entropy):
         draw = torch.Generator().manual_seed(0)

@@ -9,8 +9,8 @@ import torch
 from torch import Tensor
 
 from toytrans import user_code
-from toytrans.config.schema import ModelConfig
-from toytrans.errors import UserError
+from toytrans.config.schema import ModelSettings
+from toytrans.errors import BadKey, UserError, did_you_mean
 from toytrans.model.positions.absolute import Learned, Sinusoidal
 from toytrans.model.positions.anchored import Anchored
 from toytrans.model.positions.base import NoPositions, Positions
@@ -34,28 +34,60 @@ MOST_BIAS_WEIGHTS = 2**16
 """Of each head of an attention: far more than a table of distances needs."""
 
 
-def position_scheme(name: str, model: ModelConfig, vocabulary: Vocabulary) -> Positions:
+def scheme_names(*, of_cross_attention: bool = False) -> list[str]:
+    """The names that `model.positions` may have, or `model.cross_positions`."""
+    if not of_cross_attention:
+        return list(SCHEMES)
+    return [
+        name
+        for name, scheme in SCHEMES.items()
+        if scheme is NoPositions or scheme.measures_cross_attention()
+    ]
+
+
+def check_scheme_name(name: str, *, of_cross_attention: bool = False) -> None:
+    """Raise BadKey unless a name is one of ours, or names code of the user's."""
+    names = scheme_names(of_cross_attention=of_cross_attention)
+    if not user_code.is_reference(name) and name not in names:
+        key = "model.cross_positions" if of_cross_attention else "model.positions"
+        raise BadKey(key, f"found {name!r}; {did_you_mean(name, names)}")
+
+
+def position_class(name: str, *, of_cross_attention: bool = False) -> type[Positions]:
+    """The class of a position scheme, by its name in the config. Raises UserError."""
+    check_scheme_name(name, of_cross_attention=of_cross_attention)
+    if not user_code.is_reference(name):
+        return SCHEMES[name]
+    named, shown = user_code.load(name), user_code.shown(name)
+    if not (isinstance(named, type) and issubclass(named, Positions)):
+        raise UserError(f"{shown}: derive it from Positions of toytrans.model.positions.base")
+    if of_cross_attention and not named.measures_cross_attention():
+        raise BadKey(
+            "model.cross_positions",
+            f"{shown} has no cross_distances, so that cross-attention would know of no places; "
+            "define it, or take none",
+        )
+    return named
+
+
+def position_scheme(name: str, model: ModelSettings, vocabulary: Vocabulary) -> Positions:
     """The position scheme of embeddings and self-attention, by its name in the config.
 
     Raises UserError where the user's code is no scheme, or gives something of a wrong shape.
     """
     if not user_code.is_reference(name):
-        return SCHEMES[name](model, vocabulary)
+        return position_class(name)(model, vocabulary)
     scheme: Positions = user_code.construct(name, model, vocabulary)
     _check_own(scheme, user_code.shown(name))
     _try_out(name, lambda: _check_shapes(scheme, model))
     return scheme
 
 
-def cross_position_scheme(name: str, model: ModelConfig, vocabulary: Vocabulary) -> Positions:
+def cross_position_scheme(name: str, model: ModelSettings, vocabulary: Vocabulary) -> Positions:
     """The position scheme of cross-attention. Raises UserError, also for one that measures nothing
     there and so would be ignored."""
+    check_scheme_name(name, of_cross_attention=True)
     scheme = position_scheme(name, model, vocabulary)
-    if name != "none" and not scheme.measures_cross_attention():
-        raise UserError(
-            f"model.cross_positions: {user_code.shown(name)} has no cross_distances, so that "
-            "cross-attention would know of no places; define it, or take none"
-        )
     if user_code.is_reference(name):
         _try_out(name, lambda: _check_cross_shapes(scheme, model, len(vocabulary)))
     return scheme
@@ -93,7 +125,7 @@ def _try_out(name: str, check: Callable[[], None]) -> None:
         ) from None
 
 
-def _check_shapes(scheme: Positions, model: ModelConfig) -> None:
+def _check_shapes(scheme: Positions, model: ModelSettings) -> None:
     """Ask a scheme for all that embeddings and self-attention ask, of two rows of few places."""
     length = min(3, model.max_length or 3)
     heads, width = model.n_heads, model.d_model // model.n_heads
@@ -107,7 +139,7 @@ def _check_shapes(scheme: Positions, model: ModelConfig) -> None:
         _check_bias("bias", bias, (2, heads, length, length))
 
 
-def _check_cross_shapes(scheme: Positions, model: ModelConfig, size: int) -> None:
+def _check_cross_shapes(scheme: Positions, model: ModelSettings, size: int) -> None:
     """Ask a scheme for the bias of cross-attention, of two sources and their targets."""
     src = torch.tensor([[BOS_ID, FIRST_SYMBOL_ID, EOS_ID], [BOS_ID, EOS_ID, PAD_ID]])
     src = src.clamp(max=size - 1)

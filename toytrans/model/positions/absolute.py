@@ -6,9 +6,9 @@ import math
 import torch
 from torch import Tensor, nn
 
-from toytrans.config.schema import ModelConfig
+from toytrans.config.schema import ModelSettings
 from toytrans.data.hashing import Use, permutation
-from toytrans.errors import UserError
+from toytrans.errors import BadKey, UserError
 from toytrans.model.positions.base import Positions
 from toytrans.tokens import Vocabulary
 
@@ -24,7 +24,9 @@ class Absolute(Positions):
     Training then sees places far beyond its longest sequence.
     """
 
-    def __init__(self, model: ModelConfig, vocabulary: Vocabulary) -> None:
+    takes_random_positions = True
+
+    def __init__(self, model: ModelSettings, vocabulary: Vocabulary) -> None:
         super().__init__(model, vocabulary)
         self.rows, self.room = model.max_positions, model.max_length
         self.random = model.random_positions
@@ -61,11 +63,10 @@ class Sinusoidal(Absolute):
     """
 
     @classmethod
-    def check(cls, model: ModelConfig) -> None:
+    def check(cls, model: ModelSettings) -> None:
         if model.d_model % 2:
-            raise UserError(
-                f"model.d_model: sinusoidal positions need an even width, not {model.d_model}"
-            )
+            reason = f"sinusoidal positions need an even width, not {model.d_model}"
+            raise BadKey("model.d_model", reason)
 
     def vectors(self, places: int, like: Tensor) -> Tensor:
         table = sinusoidal_table(rounded_up(places), like.shape[-1], like.dtype, like.device)
@@ -82,7 +83,7 @@ class Learned(Absolute):
     lesson = "given a vector for each place, learned in training"
     default_max_positions = 512
 
-    def __init__(self, model: ModelConfig, vocabulary: Vocabulary) -> None:
+    def __init__(self, model: ModelSettings, vocabulary: Vocabulary) -> None:
         super().__init__(model, vocabulary)
         assert model.max_positions
         self.table = nn.Parameter(torch.randn(model.max_positions, model.d_model) * 0.1)

@@ -4,8 +4,7 @@ source should stand."""
 import torch
 from torch import Tensor, nn
 
-from toytrans.config.schema import ModelConfig
-from toytrans.errors import UserError
+from toytrans.config.schema import ModelSettings
 from toytrans.model.positions.base import Distances, Relative
 from toytrans.tokens import FIRST_SYMBOL_ID, Vocabulary
 
@@ -39,18 +38,12 @@ class Anchored(Relative):
     gain = 16.0
     slope = 1.0
 
-    def __init__(self, model: ModelConfig, vocabulary: Vocabulary) -> None:
+    def __init__(self, model: ModelSettings, vocabulary: Vocabulary) -> None:
         super().__init__(model, vocabulary)
-        self.check(model)
         separators = torch.tensor(vocabulary.separator_ids).long()
         self.register_buffer("separators", separators, persistent=False)
         self.separators: Tensor
         self.names = [self.anchors[head % len(self.anchors)] for head in range(model.n_heads)]
-
-    @classmethod
-    def check(cls, model: ModelConfig) -> None:
-        if not model.source_bos:
-            raise UserError("model.source_bos: false; anchored positions count from BOS, take true")
 
     def values(self, table: Tensor, distance: Tensor) -> Tensor:
         near = distance.clamp(-self.reach, self.reach) + self.reach  # (N,), columns of the table

@@ -17,7 +17,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from toytrans.config.schema import ModelConfig
+from toytrans.config.schema import ModelSettings
 from toytrans.tokens import Vocabulary
 
 
@@ -43,10 +43,14 @@ class Distances:
 class Positions(nn.Module):
     """A scheme that does nothing. Others override what they need.
 
+    What a config has to know of a scheme stands here too: `toytrans.resolve` asks the class, and
+    knows no scheme by its name.
+
     lesson: what a model is told of places by it, where that is not what the paper's model is told
     needs_source_bos: whether it counts from BOS, so that sources must start with one
     default_score_cap: `model.score_cap` where the config says nothing
     default_max_positions: `model.max_positions` likewise; None = the scheme has no such number
+    takes_random_positions: whether `model.random_positions` may be set
     needs_fp32: whether its bias loses too much in bf16, in which a fused kernel would add it
     bias_weights: F, how many numbers each head of an attention learns for its bias
     bias_deviation: standard deviation of their first values. It is not 0 where nothing else tells
@@ -57,16 +61,17 @@ class Positions(nn.Module):
     needs_source_bos = False
     default_score_cap = 0.0
     default_max_positions: int | None = None
+    takes_random_positions = False
     needs_fp32 = False
     bias_weights = 0
     bias_deviation = 0.0
 
-    def __init__(self, model: ModelConfig, vocabulary: Vocabulary) -> None:
+    def __init__(self, model: ModelSettings, vocabulary: Vocabulary) -> None:
         super().__init__()
 
     @classmethod
-    def check(cls, model: ModelConfig) -> None:
-        """Raise UserError for a model that the scheme does not fit, because of a width, say."""
+    def check(cls, model: ModelSettings) -> None:
+        """Raise BadKey for a model that the scheme does not fit, because of a width, say."""
 
     @classmethod
     def measures_cross_attention(cls) -> bool:

@@ -6,7 +6,7 @@ import math
 import torch
 from torch import Tensor
 
-from toytrans.config.schema import ModelConfig
+from toytrans.config.schema import ModelSettings
 from toytrans.model.positions.base import Relative
 from toytrans.tokens import Vocabulary
 
@@ -35,7 +35,7 @@ class Alibi(Relative):
 
     lesson = "given how far apart two tokens of a sequence are, as a penalty"
 
-    def __init__(self, model: ModelConfig, vocabulary: Vocabulary) -> None:
+    def __init__(self, model: ModelSettings, vocabulary: Vocabulary) -> None:
         super().__init__(model, vocabulary)
         heads = torch.arange(1, model.n_heads + 1)
         slopes = 2.0 ** (-8.0 * heads / model.n_heads)[:, None]

@@ -5,8 +5,8 @@ import functools
 import torch
 from torch import Tensor
 
-from toytrans.config.schema import ModelConfig
-from toytrans.errors import UserError
+from toytrans.config.schema import ModelSettings
+from toytrans.errors import BadKey
 from toytrans.model.positions.absolute import angles_of, rounded_up
 from toytrans.model.positions.base import Positions
 
@@ -23,12 +23,11 @@ class Rotary(Positions):
     lesson = "given how far apart two tokens of a sequence are, as a rotation"
 
     @classmethod
-    def check(cls, model: ModelConfig) -> None:
+    def check(cls, model: ModelSettings) -> None:
         width = model.d_model // model.n_heads
         if width % 2:
-            raise UserError(
-                f"model.positions: rotary rotates pairs: heads of even width, not {width}"
-            )
+            reason = f"rotary rotates pairs: heads of even width, not {width}"
+            raise BadKey("model.positions", reason)
 
     def rotate(self, x: Tensor, start: int = 0) -> Tensor:
         cos, sin = cos_sin(x, start)

@@ -1,0 +1,138 @@
+"""From a config as it was given to settings with nothing left open.
+
+Keys that were left out may follow from others: the length of test sources from that of training
+sources, say, or what an attention score is capped at from the scheme of positions. `resolve` fills
+them, section by section, and judges what the config alone cannot: the names of tasks and position
+schemes, and whether lengths and sizes fit these. Each task and each scheme says itself what it
+needs. Code of the user's that the config names is loaded for that, so it must be trusted before.
+"""
+
+from collections.abc import Mapping
+from typing import Any
+
+from toytrans.config.schema import (
+    Config,
+    DataConfig,
+    DataSettings,
+    ModelConfig,
+    ModelSettings,
+    Section,
+    Settings,
+    TrainConfig,
+    TrainSettings,
+)
+from toytrans.data.open import check_lengths, longest_source, task_of
+from toytrans.errors import BadKey, UserError
+from toytrans.model.positions import SCHEMES, check_scheme_name, position_class
+from toytrans.model.positions.base import Positions
+from toytrans.user_code import is_reference, shown
+
+BEYOND = 5
+"""Test sources are so many symbols longer than those of training, as far as a table of places
+has room for them."""
+
+
+def resolve(config: Config) -> Settings:
+    """The complete settings of a config. Raises UserError with the place of the key."""
+    try:
+        model = resolve_model(config.model)
+        data = _data(config.data, model)
+        train = _train(config.train)
+    except BadKey as error:
+        place = config.places.of(error.key)
+        raise UserError(f"{place}: {error}" if place else str(error)) from None
+    rest = {"seed": config.seed, "device": config.device, "fault": config.fault}
+    return Settings.model_validate(rest | {"data": data, "model": model, "train": train})
+
+
+# model ---------------------------------------------------------------------------------------
+
+
+def resolve_model(model: ModelConfig) -> ModelSettings:
+    """The section `model` with what follows from its position schemes. Raises BadKey."""
+    check_scheme_name(model.positions)
+    if model.class_ is not None:  # the user's own model, which heeds what it likes
+        usual = {"cross_positions": "none", "source_bos": False, "score_cap": 0.0}
+        return ModelSettings.model_validate(_completed(model, usual))
+    scheme = position_class(model.positions)
+    name = model.cross_positions
+    if name is None:
+        name = model.positions if scheme.measures_cross_attention() else "none"
+    cross = position_class(name, of_cross_attention=True)
+    needs_bos = scheme.needs_source_bos or cross.needs_source_bos
+    if needs_bos and model.source_bos is False:
+        which = shown(model.positions if scheme.needs_source_bos else name)
+        raise BadKey("model.source_bos", f"{which} positions count from BOS; leave it out")
+    usual = {
+        "cross_positions": name,
+        "source_bos": needs_bos,
+        "score_cap": scheme.default_score_cap,
+        "max_positions": _table_rows(model, scheme),
+    }
+    settings = ModelSettings.model_validate(_completed(model, usual))
+    scheme.check(settings)
+    return settings
+
+
+def _table_rows(model: ModelConfig, scheme: type[Positions]) -> int | None:
+    """How many places a scheme has where the config does not say it; None means any number.
+
+    Raises BadKey where the config says it of a scheme that has no table.
+    """
+    if model.random_positions:
+        if not scheme.takes_random_positions:
+            names = [name for name, each in SCHEMES.items() if each.takes_random_positions]
+            raise BadKey("model.random_positions", f"belongs to positions: {' or '.join(names)}")
+        return 2048
+    if scheme.default_max_positions is not None:
+        return scheme.default_max_positions
+    is_own = is_reference(model.positions) or is_reference(model.cross_positions)
+    if model.max_positions is not None and not is_own:
+        names = [name for name, each in SCHEMES.items() if each.default_max_positions is not None]
+        reason = f"belongs to positions: {' or '.join(names)}, and to random_positions"
+        raise BadKey("model.max_positions", reason)
+    return None
+
+
+# data ----------------------------------------------------------------------------------------
+
+
+def _data(data: DataConfig, model: ModelSettings) -> DataSettings:
+    """The section `data` with what follows from its task. Raises BadKey."""
+    if data.task is None:
+        return DataSettings.model_validate(_completed(data, {}))
+    task = task_of(data)
+    if data.symbols is not None and data.symbols < task.fewest_symbols:
+        raise BadKey("data.symbols", f"{data.task} needs at least {task.fewest_symbols}")
+    low, high = data.train_length or (1, 20)
+    room = longest_source(task, model)
+    farther = high + BEYOND if room is None else max(high, min(high + BEYOND, room))
+    usual = {
+        "symbols": task.symbols,
+        "train_length": (low, high),
+        "valid_length": (low, high),
+        "test_length": (low, farther),
+        "valid_examples": 1000,
+        "test_examples": 1000,
+    }
+    settings = DataSettings.model_validate(_completed(data, usual))
+    check_lengths(task, settings, model)
+    return settings
+
+
+# train ---------------------------------------------------------------------------------------
+
+
+def _train(train: TrainConfig) -> TrainSettings:
+    """The section `train` with what follows from the number of steps."""
+    usual = {
+        "warmup_steps": min(100, train.max_steps // 3),
+        "eval_every": max(1, train.max_steps // 4),
+    }
+    return TrainSettings.model_validate(_completed(train, usual))
+
+
+def _completed(section: Section, usual: Mapping[str, Any]) -> dict[str, Any]:
+    """The values of a section, and the usual ones in place of those that were left out."""
+    values = section.model_dump()
+    return {key: usual.get(key) if value is None else value for key, value in values.items()}
