@@ -2,7 +2,7 @@
 
 import secrets
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated, Literal, cast
 
 import typer
 
@@ -15,8 +15,6 @@ from toytrans.files import csv_bytes
 app = typer.Typer(no_args_is_help=True, help="Find the fault: write, answer, grade exercises.")
 
 MOST_STUDENTS = 1000
-
-LEVELS: tuple[Literal[1, 2, 3], ...] = (1, 2, 3)
 
 
 @app.command()
@@ -48,7 +46,7 @@ def new(
 
     if seed is None:
         seed = secrets.randbelow(1_000_000)
-    chosen = LEVELS[level - 1]
+    chosen = cast(Literal[1, 2, 3], level)  # Typer has refused any other
     if students is None:
         folder = out or Path(f"exercise-{seed}")
         write_exercise(folder, seed, chosen, language)
