@@ -68,5 +68,11 @@ def vocabulary_of(sequences: Iterable[Sequence[str]]) -> Vocabulary:
     """The symbols that occur: whole numbers in order of value, then words in order of letters."""
     seen = {symbol for sequence in sequences for symbol in sequence}
     numbers = {symbol for symbol in seen if symbol.isascii() and symbol.isdigit()}
-    words = seen - numbers
-    return Vocabulary((*sorted(numbers, key=lambda s: (len(s), s)), *sorted(words)))
+    return Vocabulary((*sorted(numbers, key=_by_value), *sorted(seen - numbers)))
+
+
+def _by_value(digits: str) -> tuple[int, str, int]:
+    """Orders numbers of any length by their value, 7 before 007: of numbers without leading zeros,
+    the longer one is larger."""
+    significant = digits.lstrip("0")
+    return len(significant), significant, len(digits)

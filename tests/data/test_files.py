@@ -1,6 +1,7 @@
 """Pairs from files: formats, vocabulary, splits, empty sequences."""
 
 import json
+from hashlib import sha256
 
 import pytest
 import torch
@@ -116,6 +117,47 @@ def test_a_seeded_share_of_train_is_held_out_and_overlaps_are_counted(tmp_path):
     known = 3 + 3 in trained  # symbol 3 has id 6
     assert any("1 of 2 test sources are trained on too" in note for note in dataset.notes) == known
     assert known, "the case occurs with this seed"
+
+
+def lines_of(source: str, times: int) -> list[tuple[list[str], list[str]]]:
+    return [([source], [source])] * times
+
+
+def test_a_source_of_more_than_the_share_is_never_held_out(tmp_path):
+    """With each of many seeds; and the share of the pairs holds where rarer sources allow it."""
+    train = [pair for k in range(60) for pair in lines_of(f"s{k}", 1)] + lines_of("often", 40)
+    file_pairs(tmp_path, train)
+    for seed in range(40):
+        config = config_of_files({"train": str(tmp_path / "train.jsonl")}, seed=seed)
+        dataset = open_dataset(config)
+        often = dataset.facts.vocabulary.encode(["often"])[0]
+        assert dataset.size("valid") == 5, "5% of 100 pairs"
+        assert often not in all_pairs(dataset, "valid").src
+        assert (all_pairs(dataset, "train").src == often).sum() == 40
+
+
+def test_the_rarest_source_is_held_out_where_none_fits_the_share(tmp_path):
+    dataset = file_pairs(tmp_path, lines_of("a", 6) + lines_of("b", 4))
+    assert dataset.size("valid") == 4 and dataset.size("train") == 6
+    assert "4 of 10 training pairs (40%" in dataset.notes[0]
+
+
+def test_fingerprints_tell_which_file_has_changed(tmp_path):
+    """Of each file that the config names, whether it was read before or not."""
+    file_pairs(tmp_path, lines_of("a", 3), valid=lines_of("a", 1), test=lines_of("a", 2))
+    names = ("train", "valid", "test")
+    config = config_of_files({name: str(tmp_path / f"{name}.jsonl") for name in names})
+    unread, read = open_dataset(config), open_dataset(config)
+    check_dataset(config, read)
+    before = unread.fingerprints
+    assert before == read.fingerprints and len(set(before.values())) == 3
+    for name in names:
+        assert before[name] == sha256((tmp_path / f"{name}.jsonl").read_bytes()).hexdigest()
+    with (tmp_path / "test.jsonl").open("a") as file:
+        file.write('{"src": ["a"], "tgt": []}\n')
+    after = open_dataset(config).fingerprints
+    assert [name for name in names if after[name] != before[name]] == ["test"]
+    assert open_dataset(config_of("copy")).fingerprints == {}
 
 
 def test_a_changed_training_file_is_noticed_where_it_matters(tmp_path):

@@ -1,16 +1,21 @@
 """Pairs read from files: parallel text, TSV, JSONL, and SCAN's IN: ... OUT: ...
 
+    the bytes of a file -> its lines -> pairs of symbols -> a table of ids for each split
+
 Symbols are what blanks separate. The vocabulary comes from the training file alone; a symbol that
-it lacks is an error with file and line.
+it lacks is an error with file and line. Where no validation file is named, some of the training
+pairs are held out.
 """
 
 import hashlib
 import json
 from codecs import BOM_UTF8
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
+from typing import NamedTuple
 
 from torch import Tensor
 
@@ -31,13 +36,13 @@ from toytrans.files import read_named
 from toytrans.tokens import Vocabulary, vocabulary_of
 
 HELD_OUT_SHARE = 0.05
-"""Of train, for validation, where no valid file is named."""
+"""The share of the training pairs that validates, where no valid file is named."""
+
+MOST_BYTES = 100_000_000
+"""The largest file that is read: all of it is held in memory, many times its size."""
 
 MOST_IDS = 2**27
-"""Ids of one side of a file, padded to its longest sequence; less than fills a machine."""
-
-MOST_BYTES, MOST_LINES, LONGEST_LINE = 100_000_000, 2_000_000, 1_000_000
-"""Of a file, its lines, and characters of one; all of it is held in memory, many times its size."""
+"""Ids of one side of a split, padded to its longest sequence: 1 GiB of memory."""
 
 
 @dataclass(frozen=True)
@@ -50,30 +55,43 @@ class TextPair:
     tgt_place: str
 
 
+class TextFile(NamedTuple):
+    """The pairs of a file, or of two files of parallel text, and the sha256 of all its bytes."""
+
+    pairs: list[TextPair]
+    sha256: str
+
+
 class FilePairs:
-    """The pairs of files. Splits are read when they are first asked for."""
+    """The pairs of files. Each file is read once, when it is first asked for."""
 
     def __init__(
         self, files: FilesConfig, config: Settings, facts: DataFacts | None = None
     ) -> None:
         """files: those that the config names. facts: of the run that was trained on them."""
-        self._files, self._facts = files, facts
+        self._format, self._facts = files.format, facts
+        self._named: dict[Split, Paths | None] = {
+            "train": files.train,
+            "valid": files.valid,
+            "test": files.test,
+        }
         self._seed, self._examples = config.data_seed, config.data.examples
+        self._read_files: dict[Split, TextFile] = {}
         self._texts: dict[Split, list[TextPair]] = {}
-        self._encoded: dict[Split, Pairs] = {}
+        self._tables: dict[Split, Pairs] = {}
 
     @cached_property
     def facts(self) -> DataFacts:
         """Vocabulary, lengths and target growth of the training file, or those a run has saved."""
         if self._facts:
             return self._facts
-        pairs = self._train_text
-        lengths = [len(pair.src) for pair in pairs]
+        file = self._read("train")
+        lengths = [len(pair.src) for pair in file.pairs]
         return DataFacts(
-            vocabulary_of(side for pair in pairs for side in (pair.src, pair.tgt)),
+            vocabulary_of(side for pair in file.pairs for side in (pair.src, pair.tgt)),
             (min(lengths), max(lengths)),
-            _target_growth(pairs),
-            sha256_of(self._files.train),
+            _target_growth(file.pairs),
+            file.sha256,
         )
 
     @cached_property
@@ -81,87 +99,98 @@ class FilePairs:
         """What was held out, and how many sources of valid and test are trained on too."""
         notes: list[str] = []
         train = self._text("train")
-        if not self._files.valid:
-            total = len(self._train_text)
-            held_out = total - len(train)
+        if not self._named["valid"]:
+            total, held_out = len(self._read("train").pairs), len(self._text("valid"))
             notes.append(
                 f"no valid file: {held_out:,} of {total:,} training pairs "
                 f"({held_out / total:.0%}, chosen by the seed) are held out for validation"
             )
-        known = {tuple(pair.src) for pair in train}
-        named: dict[Split, Paths | None] = {"valid": self._files.valid, "test": self._files.test}
-        for split in (split for split, paths in named.items() if paths):
+        trained = {tuple(pair.src) for pair in train}
+        others: tuple[Split, ...] = ("valid", "test")
+        for split in (split for split in others if self._named[split]):
             text = self._text(split)
-            if again := sum(tuple(pair.src) in known for pair in text):
+            if again := sum(tuple(pair.src) in trained for pair in text):
                 notes.append(f"{again:,} of {len(text):,} {split} sources are trained on too")
         return tuple(notes)
 
     @property
     def fingerprints(self) -> dict[str, str]:
-        named = (("train", self._files.train), ("valid", self._files.valid))
-        every = (*named, ("test", self._files.test))
-        return {split: sha256_of(paths) for split, paths in every if paths}
+        found: dict[str, str] = {}
+        for split, paths in self._named.items():
+            if split in self._read_files:
+                found[split] = self._read_files[split].sha256
+            elif paths is not None:
+                found[split] = sha256_of(paths)
+        return found
 
     def size(self, split: Split) -> int:
-        return len(self._split(split))
+        return len(self._table(split))
 
     def pairs(self, split: Split, indices: Tensor) -> Pairs:
-        return self._split(split).take(indices)
+        return self._table(split).take(indices)
 
     def pairs_of_every_length(self) -> Pairs:
-        return self._split("train")
+        return self._table("train")
 
-    @cached_property
-    def _train_text(self) -> list[TextPair]:
-        """The pairs of the training file. Raises UserError where it is not that of the run."""
-        if self._facts and self._facts.train_sha256 != sha256_of(self._files.train):
-            raise UserError(
-                f"{self._files.train}: not the file that the run was trained on; put it back, or "
-                "train again"
-            )
-        return read_pairs(self._files.train, self._files.format)
-
-    def _split(self, split: Split) -> Pairs:
-        if split not in self._encoded:
-            text, limit = self._text(split), self._examples[split]
-            if limit is not None and limit < len(text):
-                chosen = permutation(len(text), self._seed, Use.SOME_EXAMPLES)[:limit].sort().values
-                text = [text[i] for i in chosen.tolist()]
-            self._encoded[split] = encode_pairs(text, self.facts.vocabulary)
-        return self._encoded[split]
+    def _read(self, split: Split) -> TextFile:
+        """The file that the config names for a split. Raises UserError for a training file that is
+        not that of the run."""
+        if split not in self._read_files:
+            paths = self._named[split]
+            if paths is None:
+                raise UserError(
+                    f"this config names no {split} file; give --set data.files.{split}=PATH when "
+                    "training, or --pairs to eval"
+                )
+            of_the_run = self._facts.train_sha256 if self._facts and split == "train" else None
+            self._read_files[split] = read_file(paths, self._format, of_the_run)
+        return self._read_files[split]
 
     def _text(self, split: Split) -> list[TextPair]:
         """A split's pairs before any limit."""
         if split not in self._texts:
-            if split == "test" and self._files.test is None:
-                raise UserError(
-                    "this config names no test file; give --set data.files.test=PATH when "
-                    "training, or --pairs to eval"
-                )
-            paths: Paths | None = getattr(self._files, split)
-            if split != "train" and paths is not None:
-                self._texts[split] = read_pairs(paths, self._files.format)
-            elif self._files.valid:
-                self._texts[split] = self._train_text
+            if split == "test" or self._named["valid"]:
+                self._texts[split] = self._read(split).pairs
             else:
-                self._texts |= self._shared_out()
+                train, valid = hold_out(self._read("train").pairs, self._seed)
+                self._texts |= {"train": train, "valid": valid}
         return self._texts[split]
 
-    def _shared_out(self) -> dict[Split, list[TextPair]]:
-        """The training file as train and valid. Pairs of equal sources stay together."""
-        text = self._train_text
-        sources = list(dict.fromkeys(tuple(pair.src) for pair in text))
-        if len(sources) < 2:
-            raise UserError(
-                f"{self._files.train}: one source cannot be shared between train and validation; "
-                "name a data.files.valid"
-            )
-        order = permutation(len(sources), self._seed, Use.VALID_SHARE).tolist()
-        chosen = {sources[i] for i in order[: max(1, round(HELD_OUT_SHARE * len(sources)))]}
-        return {
-            "train": [pair for pair in text if tuple(pair.src) not in chosen],
-            "valid": [pair for pair in text if tuple(pair.src) in chosen],
-        }
+    def _table(self, split: Split) -> Pairs:
+        """The pairs of a split as ids, some of them where the config limits their number."""
+        if split not in self._tables:
+            text, limit = self._text(split), self._examples[split]
+            if limit is not None and limit < len(text):
+                chosen = permutation(len(text), self._seed, Use.SOME_EXAMPLES)[:limit].sort().values
+                text = [text[i] for i in chosen.tolist()]
+            self._tables[split] = encode_pairs(text, self.facts.vocabulary)
+        return self._tables[split]
+
+
+def hold_out(pairs: list[TextPair], seed: int) -> tuple[list[TextPair], list[TextPair]]:
+    """The pairs to train on, and about HELD_OUT_SHARE of them to validate with.
+
+    Pairs of equal sources stay together. Sources are taken in an order that the seed decides, each
+    if its pairs still fit the share. So a source that makes up more than the share is trained on,
+    unless all sources do: then the rarest is held out. Raises UserError if there is only one.
+    """
+    counts = Counter(tuple(pair.src) for pair in pairs)
+    sources = list(counts)
+    if len(sources) < 2:
+        raise UserError(
+            f"{pairs[0].src_place.rpartition(':')[0]}: one source cannot be shared between train "
+            "and validation; name a data.files.valid"
+        )
+    room = max(1, round(HELD_OUT_SHARE * len(pairs)))
+    held_out = set()
+    for i in permutation(len(sources), seed, Use.VALID_SHARE).tolist():
+        if counts[sources[i]] <= room:
+            held_out.add(sources[i])
+            room -= counts[sources[i]]
+    if not held_out:
+        held_out.add(min(sources, key=counts.__getitem__))
+    train = [pair for pair in pairs if tuple(pair.src) not in held_out]
+    return train, [pair for pair in pairs if tuple(pair.src) in held_out]
 
 
 def _target_growth(pairs: Sequence[TextPair]) -> int:
@@ -179,24 +208,16 @@ def _target_growth(pairs: Sequence[TextPair]) -> int:
     return min(growth, MOST_TARGET_GROWTH)
 
 
-def sha256_of(paths: Paths) -> str:
-    """Of the contents of a file, or of two after each other."""
-    digest = hashlib.sha256()
-    for path in (paths,) if isinstance(paths, str) else paths:
-        digest.update(read_named(path, MOST_BYTES))
-    return digest.hexdigest()
-
-
 def encode_pairs(text: Sequence[TextPair], vocabulary: Vocabulary) -> Pairs:
-    """Padded ids of pairs. Raises UserError with file and line: for an unseen symbol, and for a
-    sequence to which its side cannot be padded, since that is too many ids."""
+    """The pairs as padded ids. Raises UserError with file and line: for a symbol that training did
+    not have, and for a sequence so long that its side, padded to it, would not fit the memory."""
     sources = [(pair.src, pair.src_place) for pair in text]
     targets = [(pair.tgt, pair.tgt_place) for pair in text]
     return Pairs(*_encoded(sources, vocabulary), *_encoded(targets, vocabulary))
 
 
 def _encoded(lines: list[tuple[list[str], str]], vocabulary: Vocabulary) -> Sequences:
-    """Padded ids of one side: of symbols, and of where each line was read."""
+    """One side of some pairs as padded ids. lines: the symbols, and where they were read."""
     longest, where = max(lines, key=lambda line: len(line[0]))
     if len(lines) * len(longest) > MOST_IDS:
         raise UserError(
@@ -216,35 +237,70 @@ def _encoded(lines: list[tuple[list[str], str]], vocabulary: Vocabulary) -> Sequ
 
 
 def read_pairs(paths: Paths, format: FormatName | None = None) -> list[TextPair]:
-    """The pairs of a file, or of two files of parallel text. Raises UserError."""
-    if not isinstance(paths, str):
-        if format not in (None, "text"):
-            raise UserError(f"{paths[0]}: format {format} takes one file, not two")
-        return _parallel(*paths)
-    parse = _parser(paths, format)
+    """The pairs of a file, or of two files of parallel text. Raises UserError with file and line
+    for what does not fit the format."""
+    return read_file(paths, format).pairs
+
+
+def read_file(paths: Paths, format: FormatName | None, sha256: str | None = None) -> TextFile:
+    """What a file holds, or two files of parallel text; their bytes are read once.
+
+    sha256: the fingerprint of the file that a run was trained on; another is refused.
+    """
+    if not isinstance(paths, str) and format not in (None, "text"):
+        raise UserError(f"{paths[0]}: format {format} takes one file, not two")
+    parse = _parser(paths, format) if isinstance(paths, str) else None
+    contents = _contents(paths)
+    digest = _sha256(contents)
+    if sha256 not in (None, digest):
+        raise UserError(
+            f"{paths}: not the file that the run was trained on; put it back, or train again"
+        )
+    if parse is None:
+        return TextFile(_parallel(contents), digest)
     pairs = [
         TextPair(*parse(line, place), place, place)
-        for place, line in _lines(paths)
+        for path, raw in contents
+        for place, line in _lines(path, raw)
         if line.strip(" \r\n")
     ]
     if not pairs:
         raise UserError(f"{paths}: holds no pairs; write one on each line")
-    return pairs
+    return TextFile(pairs, digest)
 
 
-def _parallel(*paths: str) -> list[TextPair]:
-    sides = [list(_lines(path)) for path in paths]
-    for path, lines in zip(paths, sides, strict=True):
+def sha256_of(paths: Paths) -> str:
+    """The fingerprint of a file, or of two files, one after the other. Raises UserError."""
+    return _sha256(_contents(paths))
+
+
+def _contents(paths: Paths) -> list[tuple[str, bytes]]:
+    """The path and the bytes of a file, or of two."""
+    every = (paths,) if isinstance(paths, str) else paths
+    return [(path, read_named(path, MOST_BYTES)) for path in every]
+
+
+def _sha256(contents: list[tuple[str, bytes]]) -> str:
+    digest = hashlib.sha256()
+    for _, raw in contents:
+        digest.update(raw)
+    return digest.hexdigest()
+
+
+def _parallel(contents: list[tuple[str, bytes]]) -> list[TextPair]:
+    """Line k of one file is translated by line k of the other."""
+    sides = [(path, list(_lines(path, raw))) for path, raw in contents]
+    for path, lines in sides:
         if not lines:
             raise UserError(f"{path}: empty; an empty sequence is a blank line")
         if all(text.count("\t") == 1 for _, text in lines):
             raise UserError(
                 f"{path}: a tab in each line, as of pairs; name this file alone, as format tsv"
             )
-    src_lines, tgt_lines = sides
+    (src_path, src_lines), (tgt_path, tgt_lines) = sides
     if len(src_lines) != len(tgt_lines):
         raise UserError(
-            f"{paths[0]} has {len(src_lines):,} lines and {paths[1]} {len(tgt_lines):,}; "
+            f"{src_path} has {len(src_lines):,} lines and {tgt_path} {len(tgt_lines):,}; "
             "line k of one must translate line k of the other"
         )
     return [
@@ -253,11 +309,9 @@ def _parallel(*paths: str) -> list[TextPair]:
     ]
 
 
-def _lines(path: str) -> Iterator[tuple[str, str]]:
-    """`file:line` and text of every line."""
-    raw = read_named(path, MOST_BYTES).removeprefix(BOM_UTF8)
-    if raw.count(b"\n") > MOST_LINES:
-        raise UserError(f"{path}: more than {MOST_LINES:,} lines")
+def _lines(path: str, raw: bytes) -> Iterator[tuple[str, str]]:
+    """`file:line` and text of every line of a file's bytes."""
+    raw = raw.removeprefix(BOM_UTF8)
     for number, line in enumerate(raw.removesuffix(b"\n").split(b"\n") if raw else (), 1):
         place = f"{path}:{number}"
         try:
@@ -266,8 +320,6 @@ def _lines(path: str) -> Iterator[tuple[str, str]]:
             raise UserError(f"{place}: not text in UTF-8") from None
         if "\0" in text:
             raise UserError(f"{place}: a NUL byte: not a text file")
-        if len(text) > LONGEST_LINE:
-            raise UserError(f"{place}: a line of more than {LONGEST_LINE:,} characters")
         yield place, text
 
 
