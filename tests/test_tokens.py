@@ -25,3 +25,11 @@ def test_numbers_are_ordered_by_value_and_come_before_words():
 def test_a_symbol_twice_is_refused():
     with pytest.raises(UserError, match="twice"):
         Vocabulary(("a", "a"))
+
+
+def test_whole_numbers_stand_in_order_of_value_with_leading_zeros_too():
+    found = vocabulary_of(
+        [["10", "007", "9"], ["7", "0", "00", "x1", "b", "9" * 5000, "0" + "8" * 4]]
+    )
+    numbers = ("0", "00", "7", "007", "9", "10", "08888", "9" * 5000)
+    assert found.symbols == (*numbers, "b", "x1")

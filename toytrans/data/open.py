@@ -17,6 +17,7 @@ from toytrans.data.pairs import (
     Dataset,
     Pairs,
     Side,
+    Span,
     Split,
     all_pairs,
     longest_of,
@@ -123,7 +124,7 @@ class Selection:
     side: whether lengths are of sources or of targets.
     """
 
-    lengths: tuple[int, int] | None = None
+    lengths: Span | None = None
     examples: int | None = None
     side: Side = "src"
 
@@ -131,26 +132,19 @@ class Selection:
 def pairs_of_split(settings: Settings, facts: DataFacts, split: Split, wanted: Selection) -> Pairs:
     """Pairs of a split of a run: drawn for a task, taken from the files otherwise.
 
-    Raises UserError if no pair has the wanted lengths.
+    Raises UserError if no pair has the wanted lengths, or if they are too long for the model.
     """
-    data = settings.data
-    if data.task is None:
-        return _selected(all_pairs(open_dataset(settings, facts), split), wanted)
-    changes: dict[str, int | tuple[int, int]] = {}
-    if wanted.examples:
-        changes[f"{split}_examples"] = wanted.examples
-    if wanted.lengths:
-        task, lengths = task_of(data), wanted.lengths
-        if wanted.side == "tgt":
-            lengths = (task.shortest, max(data.lengths[split][1], lengths[1]))
-        changes[f"{split}_length"] = lengths
-    changed = settings.model_copy(update={"data": data.model_copy(update=changes)})
-    if wanted.lengths:
-        check_lengths(task, changed.data, changed.model)
-    dataset = open_dataset(changed, facts)
-    if wanted.lengths and wanted.side == "tgt":
-        return dataset.pairs(split, _with_targets(dataset, split, wanted))
-    return all_pairs(dataset, split)
+    dataset = open_dataset(settings, facts)
+    if not isinstance(dataset, TaskPairs):
+        return _selected(all_pairs(dataset, split), wanted)
+    count = wanted.examples or dataset.size(split)
+    assert count is not None, f"{split} is endless"
+    if wanted.lengths is None:
+        return dataset.pairs(split, torch.arange(count))
+    if wanted.side == "tgt":
+        return _with_targets(settings, dataset, split, wanted.lengths, count)
+    _check_span(settings, dataset.task, wanted.lengths, count)
+    return dataset.pairs(split, torch.arange(count), wanted.lengths)
 
 
 def pairs_of_files(
@@ -171,7 +165,7 @@ def pairs_of_files(
     return _selected(encode_pairs(text, facts.vocabulary), wanted)
 
 
-def trained_lengths(settings: Settings, facts: DataFacts, side: Side) -> tuple[int, int]:
+def trained_lengths(settings: Settings, facts: DataFacts, side: Side) -> Span:
     """The shortest and the longest training sequence of one side.
 
     For the targets of a task, the first WATCHED training pairs are measured. Raises UserError if
@@ -202,20 +196,40 @@ def first_of_each(lengths: Tensor, count: int | None) -> Tensor:
     return order[torch.arange(len(order)) - starts < count].sort().values
 
 
-def _with_targets(dataset: Dataset, split: Split, wanted: Selection) -> Tensor:
-    """Indices of the first pairs whose targets have the wanted lengths. Raises UserError."""
-    size = dataset.size(split)
-    assert size is not None and wanted.lengths
-    rows = torch.empty(0, dtype=torch.long)
-    for start in range(0, MOST_DRAWS * size, size):
-        indices = torch.arange(start, start + size)
-        fits = _within(dataset.pairs(split, indices).tgt_length, wanted.lengths)
-        rows = torch.cat((rows, indices[fits]))[:size]
-        if len(rows) == size:
+def _check_span(settings: Settings, task: Task, span: Span, count: int) -> None:
+    """Raise UserError if a task has no sources of these lengths, or none that fit the model."""
+    low, high = span
+    room, reason = longest_source(task, settings.model), ""
+    if high < task.shortest:
+        reason = f"the task needs a source length of {task.shortest} or more"
+    elif room is not None and high > room:
+        reason = _too_long(high, room, settings.model)
+    elif count * high > MOST_IDS:
+        reason = f"{count:,} pairs as long as that are more than {MOST_IDS:,} ids; take fewer"
+    if reason:
+        raise UserError(f"lengths {low}:{high}: {reason}")
+
+
+def _with_targets(
+    settings: Settings, dataset: TaskPairs, split: Split, span: Span, count: int
+) -> Pairs:
+    """The first pairs of a split whose targets have the wanted lengths, at most `count`.
+
+    Sources are as long as those of the split, or as the longest target. Raises UserError if there
+    are none among MOST_DRAWS times as many pairs.
+    """
+    sources = dataset.task.shortest, max(dataset.spans[split][1], span[1])
+    _check_span(settings, dataset.task, sources, count)
+    found = torch.empty(0, dtype=torch.long)
+    for start in range(0, MOST_DRAWS * count, count):
+        indices = torch.arange(start, start + count)
+        fits = _within(dataset.pairs(split, indices, sources).tgt_length, span)
+        found = torch.cat((found, indices[fits]))[:count]
+        if len(found) == count:
             break
-    if not len(rows):
-        raise _nothing(wanted)
-    return rows
+    if not len(found):
+        raise _nothing(span, "tgt")
+    return dataset.pairs(split, found, sources)
 
 
 def _selected(pairs: Pairs, wanted: Selection) -> Pairs:
@@ -223,16 +237,14 @@ def _selected(pairs: Pairs, wanted: Selection) -> Pairs:
         return pairs.take(slice(wanted.examples))
     rows = _within(pairs.length(wanted.side), wanted.lengths).nonzero()[:, 0]
     if not len(rows):
-        raise _nothing(wanted)
+        raise _nothing(wanted.lengths, wanted.side)
     return pairs.take(rows[: wanted.examples])
 
 
-def _within(lengths: Tensor, span: tuple[int, int]) -> Tensor:
+def _within(lengths: Tensor, span: Span) -> Tensor:
     return (lengths >= span[0]) & (lengths <= span[1])
 
 
-def _nothing(wanted: Selection) -> UserError:
-    low, high = wanted.lengths or (0, 0)
-    return UserError(
-        f"lengths {low}:{high}: the data holds no {WORDS[wanted.side]} of such a length"
-    )
+def _nothing(span: Span, side: Side) -> UserError:
+    low, high = span
+    return UserError(f"lengths {low}:{high}: the data holds no {WORDS[side]} of such a length")

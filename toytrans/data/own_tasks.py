@@ -66,8 +66,7 @@ Those of more symbols are taken to be many."""
 def own_task(data: DataConfig) -> Task:
     """The task of the user's that a config names, as the built-in ones are. Raises UserError."""
     assert data.task
-    shortest_asked = min((low for low, _ in data.lengths.values()), default=0)
-    return _as_task(OwnTask(data.task, data.symbols), shortest_asked)
+    return _as_task(OwnTask(data.task, data.symbols))
 
 
 def open_own_task(settings: Settings, facts: DataFacts | None = None) -> TaskPairs:
@@ -79,8 +78,7 @@ def open_own_task(settings: Settings, facts: DataFacts | None = None) -> TaskPai
     data = settings.data
     assert data.task
     own = OwnTask(data.task, data.symbols)
-    shortest_asked = min(low for low, _ in data.lengths.values())
-    pairs = TaskPairs(_as_task(own, shortest_asked), data, settings.data_seed)
+    pairs = TaskPairs(_as_task(own), data, settings.data_seed)
     digest = _try_out(own, pairs)
     pairs.facts = replace(pairs.facts, target_growth=max(2, own.growth), train_sha256=digest)
     if facts is not None and facts != pairs.facts:
@@ -218,11 +216,8 @@ class OwnTask:
         return number
 
 
-def _as_task(own: OwnTask, shortest_asked: int) -> Task:
-    """The task as `TaskPairs` asks for it: the same rule on tensors.
-
-    shortest_asked: a length; a sampler may refuse shorter ones.
-    """
+def _as_task(own: OwnTask) -> Task:
+    """The task as `TaskPairs` asks for it: the same rule on tensors."""
 
     def draw_shape(keys: Tensor, span: tuple[int, int]) -> Tensor:
         return uniform_length(keys, (max(span[0], own.shortest), span[1]))
@@ -243,10 +238,13 @@ def _as_task(own: OwnTask, shortest_asked: int) -> Task:
         if length < own.shortest:
             return 0
         most = power(symbols, length)
-        if not own.source or not shortest_asked <= length <= LONGEST_FEW:
+        if not own.source or length > LONGEST_FEW:
             return most
         seeds = row_keys(torch.arange(FEW), length).tolist()
-        different = {tuple(own.drawn(seed, length)) for seed in seeds}
+        try:
+            different = {tuple(own.drawn(seed, length)) for seed in seeds}
+        except UserError:  # a sampler may refuse a length that the config does not ask for
+            return most
         return most if len(different) == FEW else min(most, FEWEST_SOURCES - 1)
 
     draw = sampled if own.source else uniform_symbols

@@ -144,7 +144,7 @@ class TaskPairs:
         low, high = self.facts.train_length
         if not self.disjoint:
             return ["data.disjoint is false: a source may be in several splits"]
-        shared = [n for n in range(low, high + 1) if 0 < self._count(n) < FEWEST_SOURCES]
+        shared = [n for n in range(low, high + 1) if 0 < self.count(n) < FEWEST_SOURCES]
         if not shared:
             return []
         span = f"{shared[0]}" if len(shared) == 1 else f"{shared[0]} to {shared[-1]}"
@@ -170,7 +170,7 @@ class TaskPairs:
     def pairs_of_every_length(self) -> Pairs:
         low, high = self.facts.train_length
         spread = torch.linspace(low, high, TRIED_LENGTHS).round().long().unique().tolist()
-        lengths = [n for n in spread if self._count(n)]
+        lengths = [n for n in spread if self.count(n)]
         of_one_length = torch.arange(TRIED_PAIRS // len(lengths))
         keys = row_keys(of_one_length, self.seed, SPLITS.index("train"))
         shapes = torch.cat([self.task.draw_shape(keys, (n, n)) for n in lengths])
@@ -226,10 +226,10 @@ class TaskPairs:
         mine = {"train": lot > 1, "valid": lot == 0, "test": lot == 1}[split]
         shared = torch.zeros(longest_of(length) + 1, dtype=torch.bool)
         for n in length.unique().tolist():
-            shared[n] = self._count(n) < FEWEST_SOURCES
+            shared[n] = self.count(n) < FEWEST_SOURCES
         return mine | shared[length]
 
-    def _count(self, length: int) -> int:
+    def count(self, length: int) -> int:
         """How many sources of a length there are, as far as LONG_ENOUGH. Each is counted once: a
         task of the user's may have to draw many for it."""
         if length not in self._counts:
