@@ -37,12 +37,12 @@ from toytrans.data.pairs import Dataset, Pairs, pad_rows
 from toytrans.export import Rows, to_ctranslate2, to_huggingface
 from toytrans.model.build import as_transformer
 from toytrans.model.decoding import search
-from toytrans.model.transformer import Transformer
 from toytrans.resolve import resolve
 from toytrans.tokens import BOS_ID, EOS_ID, FIRST_SYMBOL_ID, PAD_ID
 from toytrans.training.devices import choose_precision
-from toytrans.training.graphs import GraphedUpdate, cuda_capture
-from toytrans.training.step import AdamW, Update
+from toytrans.training.graphs import cuda_capture
+from toytrans.training.session import new_model
+from toytrans.training.trainer import Trainer
 
 THREADS = len(getattr(os, "sched_getaffinity", lambda _: range(os.cpu_count() or 1))(0))
 PEERS = ("nn.Transformer", "BART")
@@ -103,7 +103,7 @@ class Training:
     threads: int = THREADS
 
 
-Step = Callable[[Batch], None]
+Step = Callable[[Batch], object]
 
 
 def contender(spec: Training) -> tuple[Step, Iterator[Batch]]:
@@ -229,14 +229,12 @@ def loader(pairs: Pairs, rows: int) -> Iterator[Batch]:
 
 def our_step(spec: Training, config: Settings) -> Step:
     """The step of `toytrans train`: forward, loss, backward, clip, AdamW."""
-    device, facts = torch.device(spec.device), open_dataset(config).facts
+    device, dataset = torch.device(spec.device), open_dataset(config)
     precision = choose_precision(config.train.precision, device, config.model.d_model)
-    model = Transformer(config.model, facts.vocabulary).to(device).train()
-    optimizer = AdamW(model, config.train.weight_decay)
-    update: Any = Update(model, optimizer, device, config.train, precision)
-    if spec.recorded:
-        update = GraphedUpdate(cuda_capture(device), update)
-    return lambda batch: update([batch], lr=1e-4)
+    model = new_model(config, dataset, precision, device).train()
+    capture = cuda_capture(device) if spec.recorded else None
+    trainer = Trainer(config, dataset, model, precision, capture=capture)
+    return lambda batch: trainer.take_step([(batch, 0)])
 
 
 def peer_step(spec: Training, config: Settings) -> Step:

@@ -88,7 +88,7 @@ def train(config: Path, overrides: list[str], out: Path) -> None:
 def records(run: Path) -> list[Record]:
     """The lines of metrics.jsonl without what the clock decides."""
     lines = (run / "metrics.jsonl").read_text().splitlines()
-    clock = ("elapsed_s", "tokens_per_s")
+    clock = ("elapsed_s", "evaluation_s", "tokens_per_s")
     return [{k: v for k, v in json.loads(line).items() if k not in clock} for line in lines]
 
 

@@ -41,10 +41,11 @@ from toytrans.model.transformer import Transformer
 from toytrans.resolve import resolve
 from toytrans.tokens import Vocabulary
 from toytrans.training.checkpoint import load_checkpoint, saved_steps
-from toytrans.training.distributed import SINGLE_PROCESS, DistributedContext
+from toytrans.training.distributed import place
 from toytrans.training.graphs import Capture
-from toytrans.training.run import create_run
+from toytrans.training.session import new_model
 from toytrans.training.trainer import Trainer
+from toytrans.training.writer import RunWriter
 
 
 @pytest.hookimpl(wrapper=True)
@@ -114,7 +115,6 @@ def trainer_of(
     task: str = "copy",
     *,
     device: str = "cpu",
-    context: DistributedContext = SINGLE_PROCESS,
     capture: Capture | None = None,
     **sections: dict,
 ) -> Trainer:
@@ -123,9 +123,12 @@ def trainer_of(
     config = given_config(task, **sections)
     settings = resolve(config)
     source = open_dataset(settings)
-    context.on_main(lambda: create_run(run, config, settings, source.facts, {}))
     precision = settings.train.precision
-    return Trainer(settings, source, run, torch.device(device), precision, context, capture)
+    writer = RunWriter(run) if place()[0] == 0 else None
+    if writer is not None:
+        writer.describe(config, settings, source.facts, {})
+    model = new_model(settings, source, precision, torch.device(device)).train()
+    return Trainer(settings, source, model, precision, writer, capture=capture)
 
 
 @pytest.fixture

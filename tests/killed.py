@@ -9,7 +9,7 @@ from conftest import tensors_of, tiny_yaml
 from forked import COMMAND, Forked
 
 from toytrans.training.checkpoint import load_checkpoint, saved_steps
-from toytrans.training.run import RunFolder, is_run
+from toytrans.training.run import Run, is_run
 
 STEPS_PER_KILL = 10
 LONGEST_DELAY = 0.05
@@ -51,18 +51,19 @@ def train_and_kill(kills: int, seed: int) -> None:
 
 def last_step(run: Path) -> int:
     """The step of the last record; 0 = there is none, -1 = there is no run."""
-    records = RunFolder.open(run).records if is_run(run) else [{"step": -1}]
+    records = Run.open(run).records if is_run(run) else [{"step": -1}]
     return int(records[-1]["step"]) if records else 0
 
 
 def assert_equal(run: Path, other: Path) -> None:
     """Weights, optimiser and random states bit for bit; progress and records but for the time."""
-    ours, theirs = RunFolder.open(run), RunFolder.open(other)
+    ours, theirs = Run.open(run), Run.open(other)
     assert ours.steps[-1] == theirs.steps[-1] == ours.config.train.max_steps
     assert tensors_of(run) == tensors_of(other)
     progress = [asdict(load_checkpoint(path, ours.steps[-1])[0]) for path in (run, other)]
     for each in progress:
-        assert each.pop("elapsed_s") > 0
+        assert each.pop("elapsed_s") > 0 and each.pop("evaluation_s") > 0
     assert progress[0] == progress[1]
     for mine, their in zip(ours.records, theirs.records, strict=True):
-        assert {**mine, "elapsed_s": 0} == {**their, "elapsed_s": 0}
+        times = {"elapsed_s": 0, "evaluation_s": 0}
+        assert {**mine, **times} == {**their, **times}

@@ -47,11 +47,11 @@ def test_every_section_runs_and_finds_no_difference(tmp_path):
 def test_a_difference_and_an_error_are_noticed(tmp_path, monkeypatch):
     call, done = GraphedUpdate.__call__, []
 
-    def wrong(self, batches, *, lr):
+    def wrong(self, parts, tokens, lr):
         done.append(lr)
         if len(done) > 24:  # the two recorded trainings of the first precision
             raise ZeroDivisionError("ours")
-        return call(self, batches, lr=2 * lr)
+        return call(self, parts, tokens, 2 * lr)
 
     monkeypatch.setattr(GraphedUpdate, "__call__", wrong)
     out = tmp_path / "out.jsonl"

@@ -5,7 +5,8 @@ import toytrans
 run = toytrans.train("configs/textbook.yaml")    # or toytrans.load("runs/textbook")
 run.translate("5 7 9")                          # "9 7 5"
 run.evaluate(lengths=(2, 100))                  # exact match per length
-run.attention("5 7 9"), run.masks("5 7 9")      # tables in a notebook
+toytrans.attention(run, "5 7 9"), toytrans.masks(run, "5 7 9")    # tables in a notebook
+toytrans.curves(run)                            # the curves of its training
 run.model, run.vocabulary                       # a torch.nn.Module, and symbols <-> ids
 toytrans.check(run)                             # the checks, on a run or on anybody's model
 toytrans.explain("train.lr")                    # what a config key, a task, a fault or a check is
@@ -17,10 +18,11 @@ from typing import TYPE_CHECKING, Any
 from toytrans.errors import UserError
 
 if TYPE_CHECKING:
-    from toytrans.api import Comparison, Run, load, sweep, train
+    from toytrans.api import Comparison, attention, curves, load, masks, sweep, train
     from toytrans.checks.plan import check
     from toytrans.config.schema import Config
     from toytrans.glossary import explain
+    from toytrans.training.run import Run
 
 __version__ = "0.4.0"
 
@@ -29,9 +31,12 @@ __all__ = [
     "Config",
     "Run",
     "UserError",
+    "attention",
     "check",
+    "curves",
     "explain",
     "load",
+    "masks",
     "sweep",
     "train",
 ]
@@ -39,10 +44,13 @@ __all__ = [
 _MODULES = {
     "Comparison": "toytrans.api",
     "Config": "toytrans.config.schema",
-    "Run": "toytrans.api",
+    "Run": "toytrans.training.run",
+    "attention": "toytrans.api",
     "check": "toytrans.checks.plan",
+    "curves": "toytrans.api",
     "explain": "toytrans.glossary",
     "load": "toytrans.api",
+    "masks": "toytrans.api",
     "sweep": "toytrans.api",
     "train": "toytrans.api",
 }

@@ -5,26 +5,20 @@ import copy
 import json
 import logging
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import replace
 from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
-from toytrans.config.hidden_fault import fault_remark
+from toytrans.arguments import check_choice, check_whole, checked_lengths
 from toytrans.config.load import config_of, lay_over, read_tree
 from toytrans.config.schema import Config
 from toytrans.config.yaml import IN_PYTHON, Tree
-from toytrans.data.open import Selection
-from toytrans.data.pairs import Side, Split
 from toytrans.errors import UserError
-from toytrans.evaluation import Scores
-from toytrans.model.seq2seq import count_parameters
 from toytrans.sweeps import comparison
 from toytrans.sweeps.measure import of_lengths
 from toytrans.sweeps.sweep import SWEEPS, plan, write
-from toytrans.training import run as training_run
 from toytrans.training.devices import tuned
-from toytrans.training.run import Record, RunFolder
+from toytrans.training.run import Record, Run
 from toytrans.training.session import open_session
 
 if TYPE_CHECKING:
@@ -42,19 +36,27 @@ Sequences = str | Sequence[str]
 """One sequence of symbols, say "5 7 9", or several."""
 
 
-class Records(list[Record]):
-    """The records of a training in order: plain dicts. A notebook shows them as curves."""
+def curves(run: Run) -> "Curves":
+    """The curves of a training, which a notebook draws; elsewhere its last values, in one line."""
+    return Curves(Run.open(run.path).records)  # as they are now
+
+
+class Curves:
+    """The records of a training, drawn."""
+
+    def __init__(self, records: Sequence[Record]) -> None:
+        self.records = records
 
     def __repr__(self) -> str:
-        last = {key: value for record in self for key, value in record.items() if value is not None}
-        values = (f"{key} {value:.4g}" for key, value in last.items() if key in SHOWN)
-        return f"{len(self)} records, the last values: {', '.join(values)}"
+        last = {key: value for record in self.records for key, value in record.items()}
+        values = (f"{key} {last[key]:.4g}" for key in SHOWN if last.get(key) is not None)
+        return f"{len(self.records)} records, the last values: {', '.join(values)}"
 
     def _repr_html_(self) -> str | None:
         from toytrans.report.charts import curves
 
         try:
-            return "".join(list(curves({"": self}).values())[:2])
+            return "".join(list(curves({"": self.records}).values())[:2])
         except UserError:  # matplotlib is an extra
             return None
 
@@ -62,89 +64,45 @@ class Records(list[Record]):
 SHOWN = ("step", "loss", "lr", "grad_norm", "valid_exact_match", "valid_loss")
 
 
-class Run(training_run.Run):
-    """A trained model and what can be asked of it.
+def attention(
+    run: Run,
+    src: Sequences = (),
+    tgt: Sequences | None = None,
+    *,
+    part: "Part | None" = None,
+    layer: int | None = None,
+    head: int | None = None,
+) -> "AttentionMaps":
+    """What every head attends to, and which rule it follows, as `toytrans attention` shows.
 
-    path: the run directory. config: its config. model: a torch.nn.Module in eval mode.
-    vocabulary: symbols <-> ids. step: that of the checkpoint.
+    src: none = two validation pairs. tgt: the targets; None = the model's translations.
+    part, layer, head: show only this one, counted from 1. Rules are measured on 200 validation
+    pairs. Raises UserError for a model whose layers are not known.
     """
+    from toytrans.inspection.heads import Choice, maps_of
 
-    @property
-    def records(self) -> Records:
-        """The records of the training: one dict for each line of metrics.jsonl."""
-        return Records(RunFolder.open(self.path).records)  # as they are now
+    sources, targets = _both(src, tgt)
+    with tuned():
+        return maps_of(_on_cpu(run), sources, targets, Choice(part, layer, head))
 
-    def evaluate(
-        self,
-        lengths: tuple[int, int] | None = None,
-        split: Split = "test",
-        examples: int | None = None,
-        decode: int | None = None,
-        beam: int = 1,
-        *,
-        length_of: Side = "src",
-        files: str | Path | tuple[str | Path, str | Path] | None = None,
-    ) -> Scores:
-        """Measure the run as `toytrans eval` does. Raises UserError.
 
-        lengths: the shortest and the longest; None = those of the split. split: valid or test.
-        examples: pairs in all. decode: pairs of each length that are decoded; None = all.
-        length_of: the side whose symbols a length counts.
-        files: a file of pairs, or a file of sources and one of targets, one a line.
-        """
-        _check_choice(("valid", "test"), split=split)
-        _check_choice(("src", "tgt"), length_of=length_of)
-        _check_whole(1, examples=examples, decode=decode, beam=beam)
-        pairs_of: Split | Path | tuple[Path, Path] = split
-        if isinstance(files, str | Path):
-            pairs_of = Path(files)
-        elif files is not None:
-            pairs_of = Path(files[0]), Path(files[1])
-        wanted = Selection(_checked_lengths(lengths), examples, length_of)
-        with tuned():
-            return self.measure(pairs_of, wanted, decode, beam)
+def masks(run: Run, src: Sequences, tgt: Sequences | None = None) -> "InspectedBatch":
+    """The masks of pairs as one padded batch, and why each cell is masked.
 
-    def attention(
-        self,
-        src: Sequences = (),
-        tgt: Sequences | None = None,
-        *,
-        part: "Part | None" = None,
-        layer: int | None = None,
-        head: int | None = None,
-    ) -> "AttentionMaps":
-        """What every head attends to, and which rule it follows, as `toytrans attention` shows.
+    tgt: the targets; None = the model's translations. Raises UserError for a model whose layers
+    are not known.
+    """
+    from toytrans.inspection.shown import batch_of_run
 
-        src: none = two validation pairs. tgt: the targets; None = the model's translations.
-        part, layer, head: show only this one, counted from 1. Rules are measured on 200
-        validation pairs.
-        """
-        from toytrans.inspection.heads import Choice, maps_of
+    if not src:
+        raise UserError('no src; give a sequence such as "5 7 9", or several')
+    sources, targets = _both(src, tgt)
+    return batch_of_run(_on_cpu(run), sources, targets or ())
 
-        sources, targets = _both(src, tgt)
-        with tuned():
-            return maps_of(self._copy(), sources, targets, Choice(part, layer, head))
 
-    def masks(self, src: Sequences, tgt: Sequences | None = None) -> "InspectedBatch":
-        """The masks of pairs as one padded batch, and why each cell is masked.
-
-        tgt: the targets; None = the model's translations.
-        """
-        from toytrans.inspection.shown import batch_of_run
-
-        if not src:
-            raise UserError('no src; give a sequence such as "5 7 9", or several')
-        sources, targets = _both(src, tgt)
-        return batch_of_run(self._copy(), sources, targets or ())
-
-    def _copy(self) -> "Run":
-        """This run with a copy of its model on the CPU, in eval mode."""
-        return replace(self, model=copy.deepcopy(self.model).cpu().eval())
-
-    def __repr__(self) -> str:
-        about = f"{self.config.data.task or 'files'}, {count_parameters(self.model):,} parameters"
-        remark = fault_remark(self.config.fault)
-        return f"Run({self.path}: {about}, step {self.step}{remark and f', {remark}'})"
+def _on_cpu(run: Run) -> Run:
+    """A run with a copy of its model on the CPU, in eval mode."""
+    return run.with_model(copy.deepcopy(run.model).cpu().eval(), run.step)
 
 
 def load(
@@ -158,9 +116,10 @@ def load(
     checkpoint: best, last or a step. device: auto, cpu, cuda, cuda:N or mps. trust_code: whether
     code that the run names, its task's say, may be run.
     """
+    run = Run.open(Path(path), trust_code, str(checkpoint), device)
     with tuned():  # a model draws weights before it gets those saved
-        loaded = RunFolder.open(Path(path)).load(str(checkpoint), device, trust_code)
-    return Run(**vars(loaded))
+        run.model.eval()
+    return run
 
 
 # Training --------------------------------------------------------------------------------------
@@ -194,20 +153,19 @@ def train(
         for record in records:
             try:
                 if on_record is not None and on_record(record) is False:
-                    trainer.interrupted = True
+                    trainer.stop()
             except BaseException:
-                trainer.interrupted = True
+                trainer.stop()
                 next(records, None)  # it saves, and takes no step
                 raise
+        assert trainer.writer is not None, "a program trains in one process"
+        path, step = trainer.writer.path, trainer.progress.step
         if trainer.stop_reason == "diverged":
-            raise UserError(trainer.divergence())
-        if trainer.received and trainer.saved_step is not None:
-            trainer.received.clear()
-            step = trainer.progress.step
-            logger.warning(
-                "%s: interrupted at step %d and saved; resume=True goes on", trainer.run, step
-            )
-    return load(trainer.run, device=str(trainer.device))
+            raise UserError(f"{path}: {trainer.divergence()}")
+        if trainer.signals and trainer.saved_step is not None:
+            trainer.signals.clear()
+            logger.warning("%s: interrupted at step %d and saved; resume=True goes on", path, step)
+    return load(path, device=str(trainer.device))
 
 
 # Sweeps ------------------------------------------------------------------------------------------
@@ -243,13 +201,13 @@ def sweep(
     The same call goes on where it was stopped. Ctrl-C lets every training save. Each run has a
     process of its own. A run that fails stops no other; see `Comparison.problems`.
     """
-    _check_choice(("local", "ray"), on=on)
-    _check_whole(1, examples=examples, jobs=jobs)
+    check_choice(("local", "ray"), on=on)
+    check_whole(1, examples=examples, jobs=jobs)
     known = None if seeds is None else list(dict.fromkeys(seeds))
     if known == []:
         raise UserError("seeds: none; give whole numbers from 0, say range(10)")
     for seed in known or ():
-        _check_whole(0, seed=seed)
+        check_whole(0, seed=seed)
 
     def with_changes(texts: Sequence[str]) -> Config:
         tree = _tree_of(config)
@@ -262,7 +220,7 @@ def sweep(
         with_changes,
         [f"{key}={','.join(map(_as_yaml, values))}" for key, values in (grid or {}).items()],
         known,
-        of_lengths(_checked_lengths(lengths), examples),
+        of_lengths(checked_lengths(lengths), examples),
         on=on,
     )
     logger.info(planned.beginning())
@@ -307,26 +265,3 @@ def _both(src: Sequences, tgt: Sequences | None) -> tuple[list[str], list[str] |
     if len(targets) != len(sources):
         raise UserError(f"{len(sources)} src and {len(targets)} tgt; give one tgt for each src")
     return sources, targets
-
-
-def _checked_lengths(lengths: Any) -> tuple[int, int] | None:
-    """Lengths as a pair of numbers. Raises UserError."""
-    if lengths is None:
-        return None
-    pair = tuple(lengths) if isinstance(lengths, list | tuple) else ()
-    if len(pair) != 2 or not all(type(n) is int for n in pair) or not 0 <= pair[0] <= pair[1]:
-        raise UserError(f"lengths {lengths!r}: write the shortest and the longest, say (1, 400)")
-    return pair
-
-
-def _check_whole(least: int, **numbers: int | None) -> None:
-    """Raise UserError for an argument that is neither None nor a whole number from `least`."""
-    for name, number in numbers.items():
-        if number is not None and (type(number) is not int or number < least):
-            raise UserError(f"{name} {number!r}: expected a whole number, {least} or more")
-
-
-def _check_choice(choices: tuple[str, str], **values: str) -> None:
-    for name, value in values.items():
-        if value not in choices:
-            raise UserError(f"{name} {value!r}: take {' or '.join(choices)}")

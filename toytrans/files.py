@@ -47,10 +47,10 @@ def open_regular(path: Path | str) -> BufferedReader:
 
 
 def read_whole(path: Path | str, most_bytes: int) -> bytes:
-    """The bytes of a file. Raises OSError, and Unreadable for a larger one."""
+    """The bytes that a file has now. Raises OSError, and Unreadable for a larger one."""
     with open_regular(path) as file:
         size = os.fstat(file.fileno()).st_size
-        raw = b"" if size > most_bytes else file.read(most_bytes + 1)
+        raw = b"" if size > most_bytes else file.read(size + 1)
     if max(size, len(raw)) > most_bytes:
         raise Unreadable(f"{path}: larger than {most_bytes:,} bytes")
     return raw
@@ -163,10 +163,17 @@ def drafted(path: Path, *, replace: bool = False) -> Iterator[Path]:
     If the block fails, nothing is left of it. replace, errors: as in `write_file`.
     """
     check_free(path, replace=replace)
+    with discarded(path) as draft:
+        yield draft
+        _place(draft, path, replace)
+
+
+@contextlib.contextmanager
+def discarded(path: Path) -> Iterator[Path]:
+    """Yield a new path beside another one. What the block leaves there is removed."""
     draft = path.with_name(f".toytrans-{os.urandom(8).hex()}.draft")
     try:
         yield draft
-        _place(draft, path, replace)
     finally:
         shutil.rmtree(draft, ignore_errors=True)
         with contextlib.suppress(OSError):

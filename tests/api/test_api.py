@@ -32,7 +32,7 @@ def checkpoints_of(path: str | Path) -> dict[int, dict[str, bytes]]:
 
 
 def records_of(path: str | Path) -> list[dict]:
-    return [record | {"elapsed_s": 0} for record in toytrans.load(path).records]
+    return [record | {"elapsed_s": 0, "evaluation_s": 0} for record in toytrans.load(path).records]
 
 
 def state_of_process() -> tuple:
@@ -153,7 +153,12 @@ def test_the_process_is_left_as_it_was_and_what_it_has_set_changes_no_training(r
     before = state_of_process()
     try:
         own = toytrans.train(TINY, "r")
-        own.evaluate(), own.translate("1 2"), own.attention("1 2"), own.masks("1 2")
+        (
+            own.evaluate(),
+            own.translate("1 2"),
+            toytrans.attention(own, "1 2"),
+            toytrans.masks(own, "1 2"),
+        )
         assert toytrans.check(own, length=5).passed
         assert state_of_process() == before
     finally:
@@ -165,18 +170,18 @@ def test_the_process_is_left_as_it_was_and_what_it_has_set_changes_no_training(r
 @contextlib.contextmanager
 def interrupt_at(step: int, times: int = 1) -> Iterator[None]:
     """Ctrl-C in the middle of a step."""
-    take_step = Trainer._step
+    take_step = Trainer.take_step
 
-    def interrupted(self: Trainer, dealt) -> None:
+    def interrupted(self: Trainer, dealt):
         if self.progress.step == step - 1:
             for number in range(times):
                 time.sleep(0.6 * number)
                 signal.raise_signal(signal.SIGINT)
-        take_step(self, dealt)
+        return take_step(self, dealt)
 
     before = signal.signal(signal.SIGINT, signal.default_int_handler)  # a background job ignores it
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(Trainer, "_step", interrupted)
+        patch.setattr(Trainer, "take_step", interrupted)
         yield
     assert signal.signal(signal.SIGINT, before) is signal.default_int_handler
 
@@ -231,18 +236,18 @@ def test_attention_and_masks_are_those_of_the_commands(run: toytrans.Run, comman
         return json.loads(command(*line, "--json").out)
 
     attention = ("attention", str(run.path))
-    assert run.attention(["1 2 3", "4"]).to_dict() == printed(*attention, "1 2 3", "4")
-    assert run.attention().to_dict()["src"] == printed(*attention)["src"]
-    given = run.attention("1 2", "2 1 0", part="cross", layer=1, head=2)
+    assert toytrans.attention(run, ["1 2 3", "4"]).to_dict() == printed(*attention, "1 2 3", "4")
+    assert toytrans.attention(run).to_dict()["src"] == printed(*attention)["src"]
+    given = toytrans.attention(run, "1 2", "2 1 0", part="cross", layer=1, head=2)
     assert [(head.part, head.layer, head.head) for head in given.heads] == [("cross", 1, 2)]
     pairs = ("--src", "1 2 3", "--tgt", "3 2 1", "--src", "4", "--tgt", "4 4")
-    masks = run.masks(["1 2 3", "4"], ["3 2 1", "4 4"])
+    masks = toytrans.masks(run, ["1 2 3", "4"], ["3 2 1", "4 4"])
     assert masks.to_dict() == printed("inspect-masks", str(run.path), *pairs)
-    translated = run.vocabulary.decode(run.masks("1 2 3").batch.tgt_out[0].tolist())
+    translated = run.vocabulary.decode(toytrans.masks(run, "1 2 3").batch.tgt_out[0].tolist())
     assert translated == run.translate("1 2 3").split()
-    before = run.attention("1 2").to_dict()
+    before = toytrans.attention(run, "1 2").to_dict()
     run.model.train()
-    assert run.attention("1 2").to_dict() == before and run.model.training
+    assert toytrans.attention(run, "1 2").to_dict() == before and run.model.training
     run.model.eval()
 
 
@@ -260,9 +265,9 @@ def test_a_run_is_loaded_at_a_step_with_its_records_and_checked(run: toytrans.Ru
         (lambda run: run.evaluate("1:8"), "lengths '1:8': write the shortest and the longest"),
         (lambda run: run.evaluate(beam=1.5), "beam 1.5: expected a whole number, 1 or more"),
         (lambda run: run.evaluate(split="train"), "split 'train'"),
-        (lambda run: run.attention("1", ["1", "2"]), "1 src and 2 tgt"),
+        (lambda run: toytrans.attention(run, "1", ["1", "2"]), "1 src and 2 tgt"),
         (lambda run: run.translate("1 x"), "'x' is not in the vocabulary"),
-        (lambda run: run.masks([]), "no src; give a sequence"),
+        (lambda run: toytrans.masks(run, []), "no src; give a sequence"),
         (lambda run: toytrans.train(TINY, run.path), "in Python: resume=True"),
         (lambda _: toytrans.train({"data": {"task": "copi"}}), "config: .* did you mean copy"),
         (lambda _: toytrans.train(3), "a config is a path, a dict or a toytrans.Config, not int"),
@@ -290,12 +295,12 @@ def test_divergence_is_a_user_error():
 
 
 def test_records_are_curves_where_they_can_be_drawn(run: toytrans.Run, monkeypatch):
-    curves = run.records._repr_html_()
+    curves = toytrans.curves(run)._repr_html_()
     assert curves.startswith("<svg") and "Free-running exact match on validation data" in curves
-    assert curves == run.records._repr_html_(), "the same bytes each time"
-    assert f"step 6, loss {run.records[-1]['loss']:.4g}, " in repr(run.records)
+    assert curves == toytrans.curves(run)._repr_html_(), "the same bytes each time"
+    assert f"step 6, loss {run.records[-1]['loss']:.4g}, " in repr(toytrans.curves(run))
     monkeypatch.setitem(sys.modules, "matplotlib", None)
-    assert run.records._repr_html_() is None
+    assert toytrans.curves(run)._repr_html_() is None
 
 
 # Sweeps ---------------------------------------------------------------------------------------

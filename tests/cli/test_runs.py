@@ -9,7 +9,7 @@ from pathlib import Path
 from conftest import Command
 
 from toytrans.config.hidden_fault import hide
-from toytrans.training.session import locked_folder
+from toytrans.training.writer import RunWriter
 
 
 def test_every_run_is_listed_with_its_state(run: Path, command: Command, monkeypatch):
@@ -35,7 +35,7 @@ def test_every_run_is_listed_with_its_state(run: Path, command: Command, monkeyp
     shutil.rmtree(run)
     Path("runs/lone").mkdir()
     Path("runs/lone/config.yaml").write_text("of: another program")
-    with locked_folder(runs / "locked"):
+    with RunWriter(runs / "locked").locked():
         listed = json.loads(command("runs", "--json").out)["runs"]
     found = {each["run"].removeprefix("runs/"): each for each in listed}
     assert {name: each["state"] for name, each in found.items()} == states

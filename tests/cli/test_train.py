@@ -8,6 +8,8 @@ from pathlib import Path
 import pytest
 from conftest import Command
 
+from toytrans.training.schedules import SCHEDULES
+
 pytestmark = pytest.mark.usefixtures("here")
 
 
@@ -59,6 +61,22 @@ def test_a_moved_end_of_the_schedule_is_reported_on_resume(command: Command):
     assert rates[6] == pytest.approx(now, rel=1e-2) and before < now
     same = command(*resume, "train.max_seconds=900")
     assert same.code == 0 and "schedule" not in same.err
+
+
+def test_a_schedule_that_moves_only_later_is_reported_on_resume(command: Command, monkeypatch):
+    """Both ends are in a schedule's stable phase when the run goes on."""
+
+    def stable_then_zero(step: int, warmup_steps: int, max_steps: int) -> float:
+        return 1.0 if step <= max_steps // 2 else 0.0
+
+    monkeypatch.setitem(SCHEDULES, "constant", stable_then_zero)
+    words = ("train", "c.yaml", "--out", "r", "--set", "train.schedule=constant")
+    early = ("--set", "train.max_steps=12", "--set", "train.stop_at_exact_match=0.0")
+    assert command(*words, *early).code == 0
+    more = ("--resume", "--set", "train.stop_at_exact_match=null", "--set")
+    said = command(*words, *more, "train.max_steps=20").err
+    assert "the learning rate goes on from step 7 at 0.003, not 0" in said
+    assert "schedule" not in command(*words, *more, "train.max_steps=20").err
 
 
 def test_the_next_commands_can_be_typed_whatever_the_names(command: Command):

@@ -22,7 +22,7 @@ TRAIN = ("train", "c.yaml", "--watch", "--out")
 
 def timeless(run: str) -> list[dict]:
     lines = Path(run, "metrics.jsonl").read_text().splitlines()
-    return [{k: v for k, v in json.loads(line).items() if k != "elapsed_s"} for line in lines]
+    return [{k: v for k, v in json.loads(line).items() if not k.endswith("_s")} for line in lines]
 
 
 @contextlib.contextmanager

@@ -24,7 +24,7 @@ from toytrans.doctor.record import (
     read_snapshot,
     target_stats,
 )
-from toytrans.training.devices import settings_of_numbers
+from toytrans.training.environment import settings_of_numbers
 
 TARGETS = TargetStats(tokens=tuple(range(2, 22)), entropy=math.log(20), train_size=None)
 """Validation targets of lengths 1 to 20, of twenty symbols."""
@@ -46,6 +46,9 @@ def a_case(losses=LEARNS, valid=(1.0, 1.0, 0.01), max_steps=None, **changes) -> 
         | {name: each[k - 1] if isinstance(each, list) else each for name, each in columns.items()}
         for k, loss in enumerate(losses, 1)
     ]
+    for record in records:
+        if record["loss"] is None:
+            record["diverged"] = "loss"
     if valid is not None:
         names = ("valid_exact_match", "valid_token_accuracy", "valid_loss")
         records[-1] |= dict(zip(names, valid, strict=True))

@@ -13,7 +13,7 @@ from conftest import Command, call, made_once, tiny_yaml
 
 from toytrans import load
 from toytrans.sweeps.measure import measure_run, of_lengths
-from toytrans.training.session import locked_folder
+from toytrans.training.writer import RunWriter
 
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser")
 EVIL = (
@@ -207,7 +207,7 @@ def test_runs_in_every_state(folder: Path, here: Path, command: Command) -> None
     compared = [" ".join(line.split()) for line in lines if "─" not in line]
     assert any("2 of 3 0." in line for line in compared)
     assert [line for line in compared if line not in text] == [], "as eval compares them"
-    with locked_folder(runs / "a"):
+    with RunWriter(runs / "a").locked():
         answer = command("report", "runs/a")
     assert answer.code == 0 and "lacks" not in answer.err
     assert "being written, step 6 of 6" in words_of(here / "report.html")

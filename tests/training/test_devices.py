@@ -57,10 +57,10 @@ def test_a_step_reads_nothing_back_and_sends_nothing(tmp_path: Path, monkeypatch
     stream = training_batches(trainer.dataset, trainer.config)
     dealt = [(batch.to(META), n) for batch, n in islice(stream, 2)]
     tokens = sum(batch.target_tokens for batch, _ in dealt)
-    trainer._step(dealt)  # makes the tables of positions, once
+    trainer.take_step(dealt)  # makes the tables of positions, once
     with Sends() as sends, monkeypatch.context() as patch:
         patch.setattr(torch, "tensor", lambda *_, **__: sends.noted.append("torch.tensor"))
-        trainer._step(dealt)
+        trainer.take_step(dealt)
     assert trainer.progress.step == 2 and trainer.progress.target_tokens == 2 * tokens
     assert not sends.noted
 

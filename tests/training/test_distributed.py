@@ -1,25 +1,22 @@
-"""Several processes: the losses of one, resumed and restarted without a trace, errors told once."""
+"""Several processes: the losses of one, resumed without a trace, errors told once."""
 
-import contextlib
-import json
 import os
 import re
+import signal
 import socket
 import subprocess
 import sys
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 import torch
-from conftest import call, made_once, tensors_of, tiny_yaml, trainer_of
+from conftest import made_once, tensors_of, tiny_yaml, trainer_of
 from forked import COMMAND, Ended, Forked
 
-from toytrans.errors import UserError
 from toytrans.training.checkpoint import load_checkpoint
 from toytrans.training.devices import tune_process
-from toytrans.training.distributed import SINGLE_PROCESS, DistributedContext, init_distributed
-from toytrans.training.run import RunFolder
+from toytrans.training.distributed import connect, place
+from toytrans.training.run import Run
 from toytrans.training.trainer import Trainer
 
 HERE = Path(__file__).parent
@@ -47,88 +44,70 @@ DROPOUT = {
 }
 
 
-def trainer_in(
-    run: Path, context: DistributedContext = SINGLE_PROCESS, **sections: dict
-) -> Trainer:
+def trainer_in(run: Path, **sections: dict) -> Trainer:
     train = {"max_steps": 6, "eval_every": 6, "log_every": 1, "precision": "fp64"}
     sections["train"] = train | sections.get("train", {})
     sections["data"] = SMALL | sections.get("data", {})
-    return trainer_of(run, "reverse", context=context, **sections)
+    return trainer_of(run, "reverse", **sections)
 
 
-def train_all(folder: Path, context: DistributedContext = SINGLE_PROCESS) -> None:
+def train_all(folder: Path) -> None:
     for name, sections in SCENARIOS.items():
-        list(trainer_in(folder / name, context, **sections).train())
+        list(trainer_in(folder / name, **sections).train())
 
 
 def train_until(trainer: Trainer, step: int, rank: int) -> None:
     """Stop after a step because one process was told to."""
-    take_step = trainer._step
+    take_step = trainer.take_step
 
-    def interrupted(dealt) -> None:
-        take_step(dealt)
-        trainer.interrupted = trainer.progress.step == step and trainer.context.rank == rank
+    def interrupted(dealt):
+        taken = take_step(dealt)
+        if trainer.progress.step == step and place()[0] == rank:
+            trainer.stop()
+        return taken
 
-    trainer._step = interrupted
+    trainer.take_step = interrupted
     list(trainer.train())
     assert trainer.stop_reason == "interrupted" and trainer.progress.step == step
 
 
-def interrupt_and_resume(folder: Path, context: DistributedContext) -> None:
-    list(trainer_in(folder / "dropout", context, **DROPOUT).train())
-    train_until(trainer_in(folder / "interrupted", context, **DROPOUT), step=7, rank=1)
-    again = trainer_in(folder / "interrupted", context, **DROPOUT)
-    assert again.resume() == "resumed at step 7"
+def interrupt_and_resume(folder: Path) -> None:
+    list(trainer_in(folder / "dropout", **DROPOUT).train())
+    train_until(trainer_in(folder / "interrupted", **DROPOUT), step=7, rank=1)
+    if torch.distributed.is_initialized():
+        torch.distributed.barrier()  # the first process has saved
+    again = trainer_in(folder / "interrupted", **DROPOUT)
+    assert again.resume(folder / "interrupted") and again.progress.step == 7
     list(again.train())
-    train_until(trainer_in(folder / "shrunk", context, **SCENARIOS["fp64"]), step=SHRUNK, rank=1)
-
-
-def errors(context: DistributedContext) -> dict[str, object]:
-    """What this process sees of UserErrors and of unlike values, and what it draws."""
-
-    def fail() -> None:
-        raise UserError(f"of {context.rank}")
-
-    def error_of(attempt: Callable[[], object]) -> str:
-        with pytest.raises(UserError) as raised:
-            attempt()
-        return str(raised.value)
-
-    context.seed(0, 7)
-    return {
-        "first": error_of(lambda: context.on_main(fail)),
-        "last": error_of(lambda: context.on_all(fail if context.rank else lambda: None)),
-        "unlike": error_of(lambda: context.require_equal(config=1, data=context.rank)),
-        "drawn": context.gather(float(torch.rand(()))),
-    }
+    train_until(trainer_in(folder / "shrunk", **SCENARIOS["fp64"]), step=SHRUNK, rank=1)
 
 
 def in_two_processes() -> None:
     """The program of each of two processes; its argument is the folder to write to."""
-    place = Path(sys.argv[1])
+    folder = Path(sys.argv[1])
     tune_process()  # as the command does, whose numbers are to be these
-    with init_distributed("cpu") as pair:
-        train_all(place, pair)
-        interrupt_and_resume(place, pair)
-        (place / f"errors-{pair.rank}.json").write_text(json.dumps(errors(pair)))
+    with connect("cpu"):
+        train_all(folder)
+        interrupt_and_resume(folder)
 
 
 # What is seen of it ------------------------------------------------------------------------------
 
-# In its first life the second process kills itself in step 10, after a checkpoint and a record.
+# The second process kills itself in step 10, after a checkpoint and a record.
 KILLED = """
 import os, signal
 from toytrans.cli import main
+from toytrans.training.distributed import place
 from toytrans.training.trainer import Trainer
 
-take_step = Trainer._step
+take_step = Trainer.take_step
 
 def step(self, dealt):
-    if self.progress.step == 9 and self.context.rank == 1 and not self.context.restarts:
+    if self.progress.step == 9 and place()[0] == 1:
         os.kill(os.getpid(), signal.SIGKILL)
-    take_step(self, dealt)
+    return take_step(self, dealt)
 
-Trainer._step = step
+Trainer.take_step = step
 main()
 """
 
@@ -172,7 +151,7 @@ def one(tmp_path_factory) -> Path:
 
 
 def without_time(run: Path) -> list[dict]:
-    return [{k: v for k, v in r.items() if k != "elapsed_s"} for r in RunFolder.open(run).records]
+    return [{k: v for k, v in r.items() if not k.endswith("_s")} for r in Run.open(run).records]
 
 
 @pytest.mark.parametrize("name", SCENARIOS)
@@ -204,9 +183,9 @@ def test_a_signal_to_one_process_stops_all_and_nothing_shows_after_resuming(two)
 
 def test_a_run_goes_on_with_fewer_processes(two, one):
     trainer = trainer_in(two / "shrunk", **SCENARIOS["fp64"])
-    assert trainer.resume() == f"resumed at step {SHRUNK}"
+    assert trainer.resume(two / "shrunk") and trainer.progress.step == SHRUNK
     list(trainer.train())
-    ours, theirs = RunFolder.open(two / "shrunk").records, RunFolder.open(one / "fp64").records
+    ours, theirs = Run.open(two / "shrunk").records, Run.open(one / "fp64").records
     assert [record["step"] for record in ours] == list(range(1, STEPS + 1))
     for our, their in zip(ours, theirs, strict=True):
         assert our["target_tokens"] == their["target_tokens"]
@@ -214,35 +193,34 @@ def test_a_run_goes_on_with_fewer_processes(two, one):
     assert trainer.progress.pairs_used == load_checkpoint(one / "fp64", STEPS)[0].pairs_used
 
 
-def test_a_killed_process_is_started_again_and_nothing_shows(two, tmp_path):
-    """Under torchrun, which is told to resume."""
-    (tmp_path / "killed.py").write_text(KILLED)
+def test_a_killed_process_ends_the_others_in_one_line_and_nothing_shows_after_resuming(
+    two, tmp_path
+):
     (tmp_path / "c.yaml").write_text((two / "dropout" / "config.yaml").read_text())
-    words = "-m torch.distributed.run --nproc-per-node 2 --max-restarts 1 killed.py train c.yaml"
-    done = subprocess.run(
-        [sys.executable, *words.split(), "--out", "r", "--resume"],
-        cwd=tmp_path,
-        capture_output=True,
-        text=True,
-        timeout=900,
-    )
-    assert done.returncode == 0, done.stderr
+    words = ("train", "c.yaml", "--out", "r")
+    first, second = ended(started(KILLED, *words, folder=tmp_path))
+    assert (first.code, second.code) == (2, -signal.SIGKILL), first.err
+    assert first.err.splitlines()[-1].startswith("toytrans: another process of this training has")
+    assert "--resume" in first.err and "Traceback" not in first.err + second.err
+    both = ended(started(FAILS_SOON, *words, "--resume", folder=tmp_path))
+    assert [code for code, *_ in both] == [0, 0], both
     assert_same(tmp_path / "r", two / "dropout")
-    lines = done.stderr.splitlines()
-    assert lines.count("r: cpu, fp32, 2 processes") == 2, "once a life"
-    assert lines.count("resumed at step 8") == 1
-    assert sum(line.startswith("toytrans: another process") for line in lines) == 1
-    assert done.stdout.count("translations") == 1 and "Traceback" not in done.stderr
-    rows = re.findall(r"^ *valid \d+ to \d+ +([\d,]+) ", done.stdout, re.MULTILINE)
+    (_, out, err), (_, *silence) = both
+    assert "r: cpu, fp32, 2 processes\n" in err and err.count("resumed at step 8") == 1
+    assert out.count("translations") == 1 and silence == ["", ""]
+    rows = re.findall(r"^ *valid \d+ to \d+ +([\d,]+) ", out, re.MULTILINE)
     assert rows == [str(SMALL["valid_examples"])], "each pair is measured once"
 
 
-def test_errors_reach_every_process(two):
-    first, second = (json.loads((two / f"errors-{rank}.json").read_text()) for rank in range(2))
-    assert first == second, "so that rank 0 can print any of them"
-    assert (first["first"], first["last"]) == ("of 0", "rank 1: of 1")
-    assert "the same data" in first["unlike"]
-    assert first["drawn"][0] != first["drawn"][1], "each draws dropout of its own"
+def test_torchrun_starts_the_processes(tmp_path):
+    (tmp_path / "c.yaml").write_text(tiny_yaml())
+    words = "-m torch.distributed.run --nproc-per-node 2 -m toytrans train c.yaml --out r"
+    done = subprocess.run(
+        [sys.executable, *words.split()], cwd=tmp_path, capture_output=True, text=True, timeout=900
+    )
+    assert done.returncode == 0, done.stderr
+    assert done.stderr.count("r: cpu, fp32, 2 processes") == 1
+    assert [record["step"] for record in Run.open(tmp_path / "r").records] == [1, 2, 3, 4, 5, 6]
 
 
 def test_what_all_processes_find_wrong_is_printed_once(tmp_path):
@@ -256,40 +234,16 @@ def test_what_all_processes_find_wrong_is_printed_once(tmp_path):
     assert not (tmp_path / "runs").exists()
 
 
-def test_two_machines_that_share_no_folder_go_on_with_a_run(tmp_path):
-    """Rank 0 alone has the run, reads it and writes it; nothing appears beside rank 1."""
-    folders = tmp_path / "a", tmp_path / "b"
-    for folder in folders:
-        folder.mkdir()
-        (folder / "c.yaml").write_text(tiny_yaml(train={"max_steps": 4}))
-    words = ("train", "--config", "c.yaml", "--out", "r")
-    with contextlib.chdir(folders[0]):
-        assert call(*words) == 0
-    more = ("--resume", "--set", "train.max_steps=8")
-    both = ended(started(FAILS_SOON, *words, *more, folder=folders[0], second=folders[1]))
-    assert [code for code, *_ in both] == [0, 0], both
-    assert "resumed at step 4" in both[0].err
-    assert [record["step"] for record in RunFolder.open(folders[0] / "r").records] == list(
-        range(1, 9)
-    )
-    assert [path.name for path in folders[1].iterdir()] == ["c.yaml"]
-
-
 def test_each_process_has_a_gpu_of_its_own(monkeypatch):
-    second = DistributedContext(rank=3, size=4, local=1)
-    assert [second.device(name) for name in ("auto", "cpu")] == ["cpu", "cpu"]
+    monkeypatch.setenv("WORLD_SIZE", "4")
+    monkeypatch.setenv("LOCAL_RANK", "1")
+    monkeypatch.setattr(torch.distributed, "init_process_group", lambda *_, **__: None)
+    monkeypatch.setattr(torch.distributed, "destroy_process_group", lambda: None)
+
+    def device_of(name: str) -> str:
+        with connect(name) as device:
+            return device
+
+    assert [device_of(name) for name in ("auto", "cpu")] == ["auto", "cpu"]
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
-    assert [second.device(name) for name in ("auto", "cuda", "cpu")] == ["cuda:1", "cuda:1", "cpu"]
-    with pytest.raises(UserError, match="cuda:0 is one device for 4 processes"):
-        second.device("cuda:0")
-    assert DistributedContext().device("cuda:0") == "cuda:0"
-
-
-@pytest.mark.usefixtures("here")
-def test_an_environment_that_is_not_torchruns_is_refused(refused, monkeypatch: pytest.MonkeyPatch):
-    for name, value in {"RANK": 0, "WORLD_SIZE": 1, "TORCHELASTIC_MAX_RESTARTS": 1}.items():
-        monkeypatch.setenv(name, str(value))
-    assert "torchrun --max-restarts: add --resume" in refused("train", "c.yaml")
-    monkeypatch.setenv("WORLD_SIZE", "1" * 20)
-    assert "torchrun" in refused("train", "c.yaml"), "which sets no such number"
-    assert not Path("runs").exists()
+    assert [device_of(name) for name in ("auto", "cuda", "cpu")] == ["cuda:1", "cuda:1", "cpu"]

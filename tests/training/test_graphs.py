@@ -33,8 +33,7 @@ def numbers(trainer: Trainer, steps: int) -> list[torch.Tensor]:
     """Loss and gradient norm after each of some steps; then the weights."""
     found = []
     for dealt in islice(training_batches(trainer.dataset, trainer.config), steps):
-        trainer._step([dealt])
-        found += [trainer._loss_sum.clone(), trainer._grad_norm.clone()]
+        found += [number.clone() for number in trainer.take_step([dealt])]
     return found + [parameter.detach().clone() for parameter in trainer.model.parameters()]
 
 

@@ -16,8 +16,9 @@ from toytrans.config.load import load_config
 from toytrans.data.batches import largest_batch, training_batches
 from toytrans.data.open import open_dataset
 from toytrans.training.checkpoint import load_checkpoint, saved_steps
-from toytrans.training.run import RunFolder
-from toytrans.training.step import Update
+from toytrans.training.rehearsal import rehearse
+from toytrans.training.run import Run
+from toytrans.training.trainer import Trainer
 
 pytestmark = pytest.mark.usefixtures("here")
 TRAIN = ("train", "--config", "c.yaml", "--out", "runs/c")
@@ -89,12 +90,12 @@ def raising(error: Exception):
 
 @pytest.mark.parametrize("error", OUT.values(), ids=OUT)
 def test_memory_that_runs_out_does_so_before_the_first_step(command, monkeypatch, error):
-    monkeypatch.setattr(Update, "backward", raising(error))
+    monkeypatch.setattr(Trainer, "backward", raising(error))
     answer = command(*TRAIN)
     assert answer.code == 2
     said = "toytrans: out of memory: the largest batch, 8 x (6 + 6) tokens, does not fit; lower "
     assert last_line(answer.err).startswith(said + "data.batch_tokens (128), the longest")
-    assert RunFolder.open(Path("runs/c")).records == []
+    assert Run.open(Path("runs/c")).records == []
 
 
 def test_memory_that_really_runs_out():
@@ -114,7 +115,7 @@ def test_memory_that_really_runs_out():
     assert not saved_steps(Path("runs/c"))
 
 
-def test_the_rehearsal_leaves_no_trace(tmp_path, monkeypatch):
+def test_the_rehearsal_leaves_no_trace(tmp_path):
     ends = []
     for rehearses in (True, False):
         path = tmp_path / str(rehearses)
@@ -124,8 +125,9 @@ def test_the_rehearsal_leaves_no_trace(tmp_path, monkeypatch):
             model={"dropout": 0.3},
             train={"max_steps": 3, "log_every": 1},
         )
-        if not rehearses:
-            monkeypatch.setattr(trainer, "_rehearse", lambda: None)
+        if rehearses:
+            rehearse(trainer)
+            assert not list(path.glob("**/.toytrans-*"))
         losses = [record["loss"] for record in trainer.train()]
         ends.append((losses, tensors_of(path)))
     assert ends[0] == ends[1]

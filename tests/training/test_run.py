@@ -9,7 +9,7 @@ import yaml
 from conftest import Command, tiny_yaml
 
 from toytrans.training import devices
-from toytrans.training.run import RunFolder, state_of
+from toytrans.training.run import Run, state_of
 
 CONFIG = tiny_yaml(train={"max_steps": 2, "eval_every": 1})
 TRAIN = ("train", "c.yaml", "--out", "r")
@@ -18,7 +18,7 @@ pytestmark = pytest.mark.usefixtures("here")
 
 
 def steps() -> list[int]:
-    return [record["step"] for record in RunFolder.open(Path("r")).records]
+    return [record["step"] for record in Run.open(Path("r")).records]
 
 
 def test_what_a_run_directory_holds(command: Command):
@@ -26,7 +26,7 @@ def test_what_a_run_directory_holds(command: Command):
     files = {"config.yaml", "resolved.yaml", "data.json", "environment.json"}
     files |= {"metrics.jsonl", "checkpoints.json", "checkpoints"}
     assert set(os.listdir("r")) == files
-    run = RunFolder.open(Path("r"))
+    run = Run.open(Path("r"))
     expected = {"torch", "python", "device", "threads", "precision", "toytrans", "config"}
     assert expected <= run.environment.keys()
     assert (run.steps, run.unfinished) == ([1, 2], "")
@@ -45,7 +45,7 @@ def test_both_saved_configs_train_the_run_again(command: Command):
     assert "score_cap" not in given["model"] and resolved["model"]["score_cap"] == 0
     assert command("train", "r/config.yaml", "--out", "again").code == 0
     assert command("train", "r/resolved.yaml", "--out", "and-again").code == 0
-    runs = (RunFolder.open(Path(run)).records for run in ("r", "again", "and-again"))
+    runs = (Run.open(Path(run)).records for run in ("r", "again", "and-again"))
     first, *others = ([row["loss"] for row in records] for records in runs)
     assert others == [first, first]
 
@@ -138,12 +138,12 @@ def test_records_are_appended_and_those_of_a_resume_replace_those_of_before(comm
     metrics = Path("r/metrics.jsonl")
     before = metrics.read_bytes()
     Path("r/checkpoints/step-6.safetensors").unlink()
-    newest = RunFolder.open(Path("r")).steps[-1]
+    newest = Run.open(Path("r")).steps[-1]
     metrics.write_bytes(before[:-20])  # as a kill may leave it
-    assert RunFolder.open(Path("r")).damaged_lines == 0, "a last line that was cut is normal"
+    assert Run.open(Path("r")).damaged_lines == 0, "a last line that was cut is normal"
     assert command(*TRAIN, "--set", "train.max_steps=6", "--resume").code == 0
     assert metrics.read_bytes().startswith(before[:-20] + b"\n"), "only appended to"
-    again = RunFolder.open(Path("r"))
+    again = Run.open(Path("r"))
     assert steps() == [1, 2, 3, 4, 5, 6] and again.damaged_lines == 1
     written = [json.loads(line) for line in before.splitlines()]
     assert again.records[:newest] == written[:newest]
@@ -159,7 +159,7 @@ def test_lines_that_hold_no_record_are_skipped_and_counted(command: Command):
         *(b"[" * 9_000, b'{"step": ' + b"9" * 9_000 + b"}"),
     ):
         Path("r/metrics.jsonl").write_bytes(b"\n".join([first, line, last, b'{"step": 9}', b"{"]))
-        run = RunFolder.open(Path("r"))
+        run = Run.open(Path("r"))
         assert [record["step"] for record in run.records] == [1, 2, 9], line
         assert run.damaged_lines == 1, line
 

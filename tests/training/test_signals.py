@@ -13,8 +13,9 @@ import pytest
 from conftest import SIGNALS, Command
 from forked import Forked
 
-from toytrans.training import session, trainer
+from toytrans.training import trainer
 from toytrans.training.checkpoint import load_checkpoint, saved_steps
+from toytrans.training.writer import RunWriter
 
 pytestmark = pytest.mark.usefixtures("here")
 TRAIN = ("train", "--config", "c.yaml", "--out", "run")
@@ -58,14 +59,15 @@ def at_step(monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
     """Raises signals when a step has been taken."""
 
     def plan(step: int, *numbers: int) -> None:
-        take_step = trainer.Trainer._step
+        take_step = trainer.Trainer.take_step
 
-        def taking(self, dealt) -> None:
-            take_step(self, dealt)
+        def taking(self, dealt):
+            taken = take_step(self, dealt)
             for number in numbers if self.progress.step == step else ():
                 signal.raise_signal(number)
+            return taken
 
-        monkeypatch.setattr(trainer.Trainer, "_step", taking)
+        monkeypatch.setattr(trainer.Trainer, "take_step", taking)
 
     return plan
 
@@ -103,7 +105,7 @@ import signal, time
 from toytrans.cli import main
 from toytrans.training.trainer import Trainer
 
-take_step = Trainer._step
+take_step = Trainer.take_step
 
 def step(self, dealt):
     take_step(self, dealt)
@@ -112,7 +114,7 @@ def step(self, dealt):
             time.sleep(pause)
             signal.raise_signal(signal.SIGTERM)
 
-Trainer._step = step
+Trainer.take_step = step
 main()
 """
 
@@ -125,9 +127,9 @@ def test_a_second_signal_leaves_at_once():
 def test_a_signal_while_the_run_is_described_is_heeded_before_a_step(
     command: Command, monkeypatch: pytest.MonkeyPatch
 ):
-    create, number = session.create_run, signal.SIGTERM
+    describe, number = RunWriter.describe, signal.SIGTERM
     monkeypatch.setattr(
-        session, "create_run", lambda *given: (signal.raise_signal(number), create(*given))[1]
+        RunWriter, "describe", lambda *given: (signal.raise_signal(number), describe(*given))[1]
     )
     answer = command(*TRAIN)
     assert answer.code == 128 + number and answer.out == "" and "Traceback" not in answer.err
@@ -139,7 +141,7 @@ import sys
 from datetime import timedelta
 from toytrans.cli import main
 from toytrans.training import distributed
-distributed.TIME_TO_CONNECT = timedelta(seconds=float(sys.argv.pop(1)))
+distributed.LONGEST_WAIT = timedelta(seconds=float(sys.argv.pop(1)))
 main()
 """
 
@@ -157,8 +159,8 @@ def test_a_process_that_waits_for_others_heeds_signals_and_gives_up(seconds: str
         assert waiting.ended().code == -signal.SIGINT, "which a shell shows as 130"
     else:
         done = waiting.ended()
-        assert done.code == 2 and done.err.count("\n") == 1 and "unset RANK" in done.err
-        assert f"toytrans: 2 processes cannot connect at 127.0.0.1:{address[1]}" in done.err
+        assert done.code == 2 and done.err.count("\n") == 1
+        assert "toytrans: another process of this training has ended, or cannot be" in done.err
     assert not Path("run").exists()
 
 

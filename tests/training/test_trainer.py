@@ -12,9 +12,11 @@ from torch.nn import functional as F
 from toytrans.config.schema import TrainConfig
 from toytrans.data.batches import training_batches
 from toytrans.model.transformer import Transformer
+from toytrans.training import trainer as trainer_module
 from toytrans.training.checkpoint import saved_steps
-from toytrans.training.run import RunFolder
-from toytrans.training.step import learning_rate, summed_loss
+from toytrans.training.run import Run
+from toytrans.training.schedules import learning_rate
+from toytrans.training.step import summed_loss
 
 DATA = {"batch_tokens": 256, "valid_examples": 30, "test_examples": 30}
 
@@ -57,15 +59,17 @@ def test_records_hold_what_the_design_says(tmp_path):
         tmp_path / "run", data=DATA, train={"max_steps": 7, "log_every": 2, "eval_every": 3}
     )
     yielded = list(trainer.train())
-    assert yielded == RunFolder.open(trainer.run).records
+    run = tmp_path / "run"
+    assert yielded == Run.open(run).records
     assert [record["step"] for record in yielded] == [2, 3, 4, 6, 7]
     always = ["step", "loss", "lr", "grad_norm", "padding", "target_tokens", "elapsed_s"]
+    always.append("evaluation_s")
     valid = ["valid_exact_match", "valid_token_accuracy", "valid_loss"]
     for record in yielded:
         expected = always + valid if record["step"] in (3, 6, 7) else always
         assert sorted(record) == sorted(expected)
     assert trainer.stop_reason == "max_steps"
-    assert saved_steps(trainer.run) == sorted({6, 7, trainer.progress.best_step})
+    assert saved_steps(run) == sorted({6, 7, trainer.progress.best_step})
     stream = training_batches(trainer.dataset, trainer.config)
     batches = [batch for batch, _ in islice(stream, 7)]
     assert yielded[-1]["target_tokens"] == sum(batch.target_tokens for batch in batches)
@@ -88,28 +92,29 @@ def test_every_reason_to_stop(tmp_path, train, reason, step):
     trainer = trainer_of(tmp_path / "run", data=DATA, train={"log_every": 1} | train)
     list(trainer.train())
     assert trainer.stop_reason == reason
-    assert bool(saved_steps(trainer.run)) == (reason != "diverged")
+    assert bool(saved_steps(tmp_path / "run")) == (reason != "diverged")
     assert step is None or trainer.progress.step == step
 
 
 def spoil(trainer, monkeypatch, step: int, what: str) -> None:
     """Make a number infinite or NaN as soon as a step was taken."""
-    take_step, evaluate = trainer._step, trainer._evaluate
+    update, evaluate = trainer._update, trainer_module.evaluate
 
-    def take(dealt):
-        take_step(dealt)
-        if trainer.progress.step == step:
-            trainer._loss_sum *= math.inf if what == "loss" else 1
-            trainer._grad_norm *= math.nan if what == "gradient" else 1
+    def spoilt(parts, tokens, lr):
+        loss, norm = update(parts, tokens, lr)
+        if trainer.progress.step == step - 1:
+            loss = loss * math.inf if what == "loss" else loss
+            norm = norm * math.nan if what == "gradient" else norm
+        return loss, norm
 
-    def measure():
+    def measure(model, *given):
         if trainer.progress.step == step and what == "validation loss":
             with torch.no_grad():
-                next(trainer.model.parameters()).fill_(math.nan)
-        return evaluate()
+                next(model.parameters()).fill_(math.nan)
+        return evaluate(model, *given)
 
-    monkeypatch.setattr(trainer, "_step", take)
-    monkeypatch.setattr(trainer, "_evaluate", measure)
+    monkeypatch.setattr(trainer, "_update", spoilt)
+    monkeypatch.setattr(trainer_module, "evaluate", measure)
 
 
 @pytest.mark.parametrize(
@@ -132,11 +137,14 @@ def test_what_is_not_finite_ends_training_and_is_not_saved(
         monkeypatch.setattr("toytrans.training.trainer.SECONDS_BETWEEN_SAVES", 0.0)
     list(trainer.train())
     assert (trainer.stop_reason, trainer.not_finite) == ("diverged", what)
-    assert trainer.progress.step == step and saved_steps(trainer.run)[-1] == saved
+    run = tmp_path / "run"
+    assert trainer.progress.step == step and saved_steps(run)[-1] == saved
     told = f"training diverged: the {what} is not finite by step {step}; the last good checkpoint"
     assert f"{told} is step {saved}; lower train.lr" in trainer.divergence()
+    record = Run.open(run).records[-1]
+    assert (record["step"], record["diverged"]) == (step, what)
     if what == "validation loss":
-        assert RunFolder.open(trainer.run).records[-1]["valid_loss"] is None
+        assert record["valid_loss"] is None
 
 
 @pytest.mark.usefixtures("here")

@@ -117,21 +117,23 @@ def span_of(option: str, text: str | None, example: str) -> tuple[int, int] | No
 
 def open_run(path: Path | None, checkpoint: str = "best", device: str = "cpu") -> "Run":
     """The run of a path, or the newest one, whose fault is noted. Raises UserError."""
-    from toytrans import load
     from toytrans.training.devices import tune_process
+    from toytrans.training.run import Run
 
     tune_process()
-    run: Run = load(path or newest(), checkpoint, device)
+    run = Run.open(path or newest(), checkpoint=checkpoint, device=device)
+    assert run.model, "errors of a checkpoint come before anything else is said"
     warn_of_fault(run.config.fault)
     return run
 
 
 def newest() -> Path:
     """The newest run, named in a note. Raises UserError."""
-    from toytrans.training.run import RunFolder, newest_run
+    from toytrans.training.folder import newest_run
+    from toytrans.training.run import Run
 
     path = newest_run()
-    rest = RunFolder.open(path).unfinished
+    rest = Run.open(path).unfinished
     note(f"run: {path}, the newest" + (f"; training is unfinished: {rest}" if rest else ""))
     return path
 

@@ -99,7 +99,7 @@ def evaluate(
     check_plot(plot)
     from toytrans.sweeps.comparison import of_one
     from toytrans.sweeps.measure import of_lengths, result_of
-    from toytrans.training.run import RunFolder, is_run
+    from toytrans.training.run import Run, is_run
 
     wanted = of_lengths(span, examples).model_copy(update={"decode": decode, "side": length_of})
     files = None if not pairs else (pairs[0], pairs[1]) if pairs[1:] else pairs[0]
@@ -113,7 +113,7 @@ def evaluate(
     named = list({os.path.abspath(path): path for path in paths or [newest()]}.values())
     alone = len(named) == 1 and is_run(named[0])
     if alone:
-        compared = of_one(RunFolder.open(named[0]), take(named[0], wanted), metric)
+        compared = of_one(Run.open(named[0]), take(named[0], wanted), metric)
     else:
         how = f"beam {beam}, " * (beam > 1) + f"checkpoint {checkpoint}, " * (checkpoint != "best")
         about = f"{how}{'given' if files else split} pairs"

@@ -25,6 +25,7 @@ from toytrans.user_code import is_shipped
 if TYPE_CHECKING:
     from toytrans.config.schema import Config
     from toytrans.data.pairs import Pairs, Split
+    from toytrans.training.checkpoint import Progress
     from toytrans.training.run import Record, Run
     from toytrans.training.trainer import Trainer
 
@@ -79,7 +80,7 @@ def train(
 ) -> None:
     """Train a model from a YAML file and measure it."""
     from toytrans.config.load import load_config
-    from toytrans.training.run import CONFIG, RunFolder
+    from toytrans.training.run import CONFIG, Run
 
     if path and config:
         raise UserError(f"{path} and --config {config}: give the config once")
@@ -90,7 +91,7 @@ def train(
     if file is not None:
         name, settings = file.stem, load_config(file, changes, by_option=short)
     elif resume and folder is not None:
-        RunFolder.open(folder)
+        Run.open(folder)
         name, settings = folder.name, load_config(folder / CONFIG, changes, short, saved=True)
     else:
         raise UserError("no config; name one, say `toytrans train textbook`")
@@ -102,38 +103,42 @@ def _train(
     settings: "Config", name: str, folder: Path | None, resume: bool, logged: bool, watched: bool
 ) -> None:
     from toytrans.training.devices import tune_process
-    from toytrans.training.distributed import init_distributed
+    from toytrans.training.distributed import connect, place
     from toytrans.training.session import open_session
 
     if logged and importlib.util.find_spec("tensorboard") is None:
         how = how_to_install("tensorboard")
         raise UserError(f"--log-to tensorboard: it is not installed; {how}")
     tune_process()
-    with init_distributed(settings.device) as context:
-        reporter.one_of_several = context.size > 1
-        if context.rank:
+    with connect(settings.device) as device:
+        rank, processes = place()
+        reporter.one_of_several = processes > 1
+        if rank > 0:
             reporter.fall_silent()
-        with open_session(settings, name, folder, resume, note, context) as trainer:
-            _follow(trainer, logged, watched)
-            _report_stop(trainer)
-        _print_results(trainer)
+        with open_session(settings, name, folder, resume, note, device) as trainer:
+            if trainer.writer is None:  # it helps the first process, which does all the rest
+                for _ in trainer.train():
+                    pass
+            else:
+                _follow(trainer, trainer.writer.path, logged, watched)
+                _report_stop(trainer, trainer.writer.path, processes)
+            exit_if_signalled(trainer.signals)
+    if trainer.writer is not None:
+        _print_results(trainer, trainer.writer.path)
 
 
-def _follow(trainer: "Trainer", logged: bool, watched: bool) -> None:
+def _follow(trainer: "Trainer", run: Path, logged: bool, watched: bool) -> None:
     """Train; show each record as the terminal allows, and copy it to TensorBoard if asked to."""
     progress, total = trainer.progress, trainer.config.train.max_steps
     tokens, seconds = progress.target_tokens, progress.elapsed_s
     match: float | None = None
-    copy: Callable[..., object] = bool
     view: Callable[[Trainer], AbstractContextManager[Callable[[Moment], None]]] = _line
-    if trainer.context.rank == 0:
-        if logged:
-            copy = _copy_to_tensorboard(trainer)
-        if watched and sys.stderr.isatty() and not output(stderr=True).is_dumb_terminal:
-            from toytrans.cli.watch import watch
+    if watched and sys.stderr.isatty() and not output(stderr=True).is_dumb_terminal:
+        from toytrans.cli.watch import watch
 
-            view = watch
-    with view(trainer) as show:
+        view = watch
+    logs = _copied_to_tensorboard(run, progress) if logged else contextlib.nullcontext(bool)
+    with view(trainer) as show, logs as copy:
         for record in trainer.train():
             step, elapsed = int(record["step"]), record["elapsed_s"]
             match = record.get("valid_exact_match", match)
@@ -144,48 +149,49 @@ def _follow(trainer: "Trainer", logged: bool, watched: bool) -> None:
             copy(record)
 
 
-def _copy_to_tensorboard(trainer: "Trainer") -> "Callable[[Record], None]":
-    """Copy the records so far to RUN/logs, for TensorBoard to draw. Returns what copies one more.
+@contextlib.contextmanager
+def _copied_to_tensorboard(run: Path, progress: "Progress") -> "Iterator[Callable[[Record], None]]":
+    """Copy the records so far to RUN/logs, for TensorBoard to draw. Yields what copies one more.
 
-    metrics.jsonl stays the truth: a training that is resumed copies it again, and a copy that fails
-    ends, with a note, without ending the training.
+    metrics.jsonl stays the truth. A training that is resumed copies all of it again, and
+    TensorBoard drops what older files say of the same steps. If the library fails, which may raise
+    anything, a note says so, and training goes on.
     """
-    from toytrans.training.run import RunFolder
+    from toytrans.training.run import Run
 
-    step, began, failed = trainer.progress.step, time.time() - trainer.progress.elapsed_s, False
-    file = trainer.run / "logs" / f"events.out.tfevents.{time.time_ns()}"
+    began, writers = time.time() - progress.elapsed_s, list[Any]()
 
-    def append(*events: dict[str, Any]) -> None:
-        nonlocal failed
+    def attempt(work: "Callable[..., object]", *given: Any) -> None:
         try:
-            from tensorboard.compat.proto.event_pb2 import Event
-            from tensorboard.summary.writer.record_writer import RecordWriter
-
-            file.parent.mkdir(exist_ok=True)
-            with file.open("ab") as opened:
-                for event in events:
-                    RecordWriter(opened).write(Event(**event).SerializeToString())
-        except Exception as error:  # the library may raise anything
-            failed = True
+            work(*given)
+        except Exception as error:
+            writers.clear()
             reason = f"{type(error).__name__}: {error}".partition("\n")[0][:200]
             note(f"--log-to tensorboard: stopped ({reason}); metrics.jsonl is complete")
 
-    def event_of(record: "Record") -> dict[str, Any]:
-        """The numbers of a record: loss as train/loss, valid_loss as valid/loss."""
-        values = [
-            {"tag": f"train/{key}".replace("train/valid_", "valid/"), "simple_value": value}
-            for key, value in record.items()
-            if key != "step" and isinstance(value, int | float) and math.isfinite(value)
-        ]
-        when = began + float(record.get("elapsed_s") or 0.0)
-        return {"wall_time": when, "step": record["step"], "summary": {"value": values}}
+    def begin() -> None:
+        from torch.utils.tensorboard import SummaryWriter
 
-    # at a START, readers forget what older files in this folder hold, from its step on
-    start = {"wall_time": began, "step": 0, "session_log": {"status": "START"}}
-    before = [record for record in RunFolder.open(trainer.run).records if record["step"] <= step]
-    version = {"wall_time": began, "file_version": "brain.Event:2"}
-    append(version, start, *map(event_of, before))
-    return lambda record: None if failed else append(event_of(record))
+        writers.append(SummaryWriter(str(run / "logs"), purge_step=0, flush_secs=5))
+
+    def add(record: "Record") -> None:
+        """Add the numbers of a record: loss as train/loss, valid_loss as valid/loss."""
+        when = began + float(record.get("elapsed_s") or 0.0)
+        for key, value in record.items():
+            if key != "step" and isinstance(value, int | float) and math.isfinite(value):
+                tag = f"valid/{key[6:]}" if key.startswith("valid_") else f"train/{key}"
+                for writer in writers:
+                    writer.add_scalar(tag, value, record["step"], walltime=when)
+
+    attempt(begin)
+    for record in Run.open(run).records:
+        if record["step"] <= progress.step:
+            attempt(add, record)
+    try:
+        yield lambda record: attempt(add, record)
+    finally:
+        for writer in writers:
+            attempt(writer.close)
 
 
 @contextlib.contextmanager
@@ -202,54 +208,49 @@ def _line(trainer: "Trainer") -> Iterator[Callable[[Moment], None]]:
         yield show
 
 
-def _report_stop(trainer: "Trainer") -> None:
-    """Exit with the right code if training has diverged or was interrupted, even at its last
-    step."""
+def _report_stop(trainer: "Trainer", run: Path, processes: int) -> None:
+    """Exit with code 1 if training has diverged, and say how to go on if it was interrupted, even
+    at its last step."""
     if trainer.stop_reason == "diverged":
-        note(f"toytrans: {trainer.divergence()}")
+        note(f"toytrans: {run}: {trainer.divergence()}")
         raise typer.Exit(1)
-    received = [number for each in trainer.context.gather(trainer.received) for number in each]
-    if received and trainer.saved_step is None:
+    if trainer.signals and trainer.saved_step is None:
         note("stopped before the first step; nothing is saved")
-    elif received:
-        several, own_code = trainer.context.size > 1, trainer.config.references
-        words = ["torchrun", "...", "-m", "toytrans"] if several else ["toytrans"]
-        words += ["train", "--resume", "--out", str(trainer.run)]
-        again = shlex.join(words + ["--trust-code"] * bool(own_code))
+    elif trainer.signals:
+        words = ["torchrun", "...", "-m", "toytrans"] if processes > 1 else ["toytrans"]
+        words += ["train", "--resume", "--out", str(run)]
+        words += ["--trust-code"] * bool(trainer.config.references)
+        again = shlex.join(words)
         note(f"stopped at step {trainer.progress.step} and saved; go on with: {again}")
-    exit_if_signalled(received)
 
 
-def _print_results(trainer: "Trainer") -> None:
-    """The table at the end of a training. All its processes measure the best checkpoint together,
-    like `toytrans eval`."""
-    from toytrans import load
+def _print_results(trainer: "Trainer", path: Path) -> None:
+    """The table at the end of a training: the best checkpoint, measured as by `toytrans eval`."""
     from toytrans.data.pairs import all_pairs
+    from toytrans.evaluation import evaluate
     from toytrans.model.seq2seq import count_parameters
+    from toytrans.training.run import Run
 
-    context, progress = trainer.context, trainer.progress
-    run = context.on_main(lambda: load(trainer.run, "best", "cpu"))
-    run.model.to(trainer.device)
+    run, progress = Run.open(path, device=str(trainer.device)), trainer.progress
     files = run.config.data.files
     splits: list[Split] = ["valid", "test"] if files is None or files.test else ["valid"]
     rows: list[Labelled] = []
     for split in splits:
         pairs = all_pairs(trainer.dataset, split)
-        rows += parts_of(split, context.evaluate(run.model, pairs, run.facts))
-    if context.rank == 0:
-        reason = {
-            "stop_at_exact_match": ", stopped at the exact match asked for",
-            "patience": ", stopped for lack of progress",
-            "max_seconds": ", stopped at the seconds allowed",
-        }.get(trainer.stop_reason or "", "")
-        best = " (best validation)" if run.step != progress.step else ""
-        remark = fault_remark(run.config.fault)
-        title = (
-            f"{count_parameters(run.model):,} parameters, {progress.step:,} steps in "
-            f"{progress.elapsed_s:.1f} s{reason}; measured: step {run.step}{best}"
-        )
-        print_parts(f"{title}; {remark}" if remark else title, rows)
-        _print_translations(run, pairs)
+        rows += parts_of(split, evaluate(run.model, pairs, run.facts))
+    reason = {
+        "stop_at_exact_match": ", stopped at the exact match asked for",
+        "patience": ", stopped for lack of progress",
+        "max_seconds": ", stopped at the seconds allowed",
+    }.get(trainer.stop_reason or "", "")
+    best = " (best validation)" if run.step != progress.step else ""
+    remark = fault_remark(run.config.fault)
+    title = (
+        f"{count_parameters(run.model):,} parameters, {progress.step:,} steps in "
+        f"{progress.elapsed_s:.1f} s{reason}; measured: step {run.step}{best}"
+    )
+    print_parts(f"{title}; {remark}" if remark else title, rows)
+    _print_translations(run, pairs)
 
 
 def _print_translations(run: "Run", pairs: "Pairs") -> None:

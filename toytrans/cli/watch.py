@@ -6,6 +6,7 @@ The view takes about a hundredth of the time of the training, and changes none o
 import contextlib
 import time
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import torch
@@ -62,8 +63,9 @@ def watch(trainer: Trainer) -> Iterator[Callable[["Moment"], None]]:
 def view_of(trainer: Trainer, pairs: Pairs, moment: "Moment", width: int) -> Group:
     """Everything that is known. pairs: what is translated."""
     total, match = trainer.config.train.max_steps, moment.match
+    name = trainer.writer.path.name if trainer.writer else ""
     lines = [
-        f"{printable(trainer.run.name)} step {moment.step:,}/{total:,}, {moment.left:,.0f} s left, "
+        f"{printable(name)} step {moment.step:,}/{total:,}, {moment.left:,.0f} s left, "
         f"{moment.rate:,.0f} tokens/s",
         f"loss {moment.loss:.4f}  free-running exact match "
         f"{'-' if match is None else share(match)}  learning rate {moment.lr:.1e}",
@@ -90,7 +92,8 @@ def _sample(trainer: Trainer, pairs: Pairs, width: int) -> Iterator[Text]:
         heads = attend(model, batch, Choice("cross"))
         reports = zip(measure([(heads, batch)]), heads, strict=True)
         best, head = max(reports, key=lambda pair: pair[0].best.weight)
-        run = Run(trainer.run, trainer.config, facts, model, trainer.progress.step)
+        place = trainer.writer.path if trainer.writer else Path()
+        run = Run(place, trainer.config, facts).with_model(model, trainer.progress.step)
         names = axis_names(facts.vocabulary.symbols)
         for shown in AttentionMaps(run, batch, [head], [best], "").of_pair(0, names.__getitem__):
             yield map_of_head(shown, width)

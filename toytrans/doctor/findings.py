@@ -106,9 +106,10 @@ def ended_badly(run: RunSnapshot) -> Iterator[Finding]:
         what, evidence = "There is no record of a training.", "metrics.jsonl holds no record"
         yield Finding("untrained", "odd", what, evidence, "toytrans train; --resume continues")
     elif run.diverged:
-        broken = next(r for r in records if r["loss"] is None or r["grad_norm"] is None)
+        broken = next(record for record in records if "diverged" in record)
         before = [r for r in records if r["step"] < broken["step"]]
-        evidence = f"loss or gradient not finite by step {broken['step']}, rate {broken['lr']:.2g}"
+        evidence = f"{broken['diverged']} not finite by step {broken['step']}"
+        evidence += f", rate {broken['lr']:.2g}"
         if before:
             evidence += f"; loss {before[-1]['loss']:.3g} at step {before[-1]['step']}"
         also = "set train.clip_norm: 1.0" if train.clip_norm is None else "warm up for longer"

@@ -17,10 +17,10 @@ from toytrans.training.devices import (
     devices,
     has_bf16_products,
     multiplies_with_onednn,
-    settings_of_numbers,
     usable_cores,
 )
-from toytrans.training.run import RUNS
+from toytrans.training.environment import settings_of_numbers
+from toytrans.training.folder import RUNS
 
 PACKAGES = ("torch", "numpy", "pydantic", "pyyaml", "safetensors", "rich", "tqdm", "typer")
 

@@ -15,9 +15,8 @@ from toytrans.data.open import open_dataset
 from toytrans.data.pairs import DataFacts, Pairs, all_pairs
 from toytrans.errors import UserError
 from toytrans.tokens import EOS_ID
-from toytrans.training.checkpoint import Progress, load_checkpoint, most_bytes_of
-from toytrans.training.faults import build_model
-from toytrans.training.run import Record, RunFolder
+from toytrans.training.checkpoint import Progress, load_checkpoint
+from toytrans.training.run import Record, Run
 
 
 @dataclass(frozen=True)
@@ -76,8 +75,8 @@ class RunSnapshot:
 
     @property
     def diverged(self) -> bool:
-        """Whether a loss or gradient was not finite; metrics.jsonl has null for it."""
-        return any(record["loss"] is None or record["grad_norm"] is None for record in self.records)
+        """Whether a loss or gradient was not finite."""
+        return any("diverged" in record for record in self.records)
 
     @property
     def finished(self) -> bool:
@@ -124,39 +123,36 @@ class RunSnapshot:
 
 def read_snapshot(path: Path) -> RunSnapshot:
     """Read a run. Raises UserError if config.yaml or data.json cannot be read."""
-    folder = RunFolder.open(path)
+    run = Run.open(path)
     targets, why_none, progress = None, None, None
     try:
-        dataset = open_dataset(folder.config, folder.facts)
+        dataset = open_dataset(run.config, run.facts)
         pairs = all_pairs(dataset, "valid")
         targets = target_stats(pairs, dataset.size("train")) if len(pairs) else None
     except UserError as error:  # the files were moved, or the task's code is not trusted
         why_none = str(error)
-    try:
-        most_bytes = most_bytes_of(build_model(folder.config, folder.facts.vocabulary))
-    except UserError:  # the model's code is not trusted
-        most_bytes = 2**32
     damage: dict[int, str] = {}
-    for step in folder.steps:
+    for step in run.steps:
         try:
-            progress, _ = load_checkpoint(folder.path, step, most_bytes)
+            progress, _ = load_checkpoint(run.path, step)
             damage[step] = ""
         except UserError as error:
-            if step in folder.steps:  # a training may have removed it meanwhile
+            if step in run.steps:  # a training may have removed it meanwhile
                 damage[step] = str(error)
-    records = list(_whole(folder.records))
-    return RunSnapshot(folder.config, folder.facts, records, damage, progress, targets, why_none)
+    records = list(_whole(run.records))
+    return RunSnapshot(run.config, run.facts, records, damage, progress, targets, why_none)
 
 
 def _whole(records: Sequence[Record]) -> Iterator[Record]:
-    """The records that lack no number. Only a loss or a gradient may be None: not finite."""
+    """The records that lack no number, and those of a training that diverged."""
     tokens = 0
     for record in records:
         needed = ["lr", "padding", "target_tokens", "elapsed_s"]
-        if "valid_loss" in record:
+        if "diverged" not in record:
+            needed += ["loss", "grad_norm"]
+        if "valid_loss" in record and "diverged" not in record:
             needed += ["valid_loss", "valid_exact_match", "valid_token_accuracy"]
-        whole = {"loss", "grad_norm"} <= record.keys()
-        whole &= all(record.get(name) is not None for name in needed)
+        whole = all(record.get(name) is not None for name in needed)
         if whole and record["step"] > 0 and record["target_tokens"] > tokens:
             yield record
             tokens = record["target_tokens"]

@@ -30,7 +30,7 @@ from toytrans.report.page import Block, Cell, Grid, Section, html
 from toytrans.sweeps.comparison import compare, of_one, runs_of
 from toytrans.sweeps.measure import Measure, Result, measured, of_lengths
 from toytrans.training.faults import objective_of
-from toytrans.training.run import METRICS, NOT_MEASURED, Run, RunFolder, state_of
+from toytrans.training.run import METRICS, NOT_MEASURED, Run, state_of
 
 EVALUATED = 1000
 """Pairs that are measured of a run that is shown alone."""
@@ -54,7 +54,7 @@ class View(NamedTuple):
     """A run as it is: what can be read of it, and why the rest cannot."""
 
     path: Path
-    folder: RunFolder | None
+    folder: Run | None
     run: Run | None
     problem: str
 
@@ -73,12 +73,13 @@ def views_of(paths: Sequence[Path]) -> list[View]:
 def _view_of(path: Path) -> View:
     folder, run, problems = None, None, []
     try:
-        opened = RunFolder.open(path)
+        opened = Run.open(path, device="cpu")
         if opened.damaged_lines:
             lines = f"lines that hold no record: {opened.damaged_lines}"
             problems.append(f"{path / METRICS}: {lines}")
         folder = opened
-        run = folder.load("best", "cpu")
+        assert opened.model, "it is read here, where damage is caught"
+        run = opened
     except UserError as error:
         problems.append(str(error))
     return View(path, folder, run, "\n".join(problems))
@@ -161,8 +162,7 @@ def _beside(views: Sequence[View], follow: Follow) -> Section:
 
     def take(path: Path, measure: Measure) -> Result:
         follow(f"exact match of {path}")
-        run = runs[path] or RunFolder.open(path).load("best", "cpu")
-        return measured(run, measure)[1]
+        return measured(runs[path] or Run.open(path, device="cpu"), measure)[1]
 
     compared = compare(list(runs), take=take)
     blocks = []
@@ -224,7 +224,7 @@ def _diagnosis(path: Path) -> Section:
     return Section("doctor", "Diagnosis", text=text, table=table)
 
 
-def _config(folder: RunFolder) -> Section:
+def _config(folder: Run) -> Section:
     """Every key; values that the config states stand out."""
     stated = flatten(folder.given.model_dump(exclude_unset=True))
     values = flatten(folder.config.model_dump(mode="json"))
@@ -305,7 +305,7 @@ def _at_step(maps: AttentionMaps, step: int) -> Iterator[Block]:
     batch, vocabulary, shown = maps.batch, maps.run.vocabulary, maps.shown
     if step != maps.run.step:
         try:
-            model = maps.run.load(str(step), "cpu").model
+            model = maps.run.at(step).model
         except UserError:
             return
         wanted = {each[:3] for each in shown}

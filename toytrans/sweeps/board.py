@@ -24,7 +24,7 @@ from toytrans.sweeps.comparison import Comparison, Group, Member, table_of
 from toytrans.sweeps.measure import Measure, read_results
 from toytrans.sweeps.sweep import Sweep, check_folder, write_tables
 from toytrans.sweeps.trial import Trial, by_names, path_of
-from toytrans.training.run import RUNS
+from toytrans.training.folder import RUNS
 from toytrans.user_code import SHIPPED
 
 FOLDER = Path(__file__).parent / "boards"

@@ -40,7 +40,7 @@ from toytrans.sweeps.measure import (
     written,
 )
 from toytrans.sweeps.trial import FAILED, read_failure
-from toytrans.training.run import CONFIG, METRICS, NOT_MEASURED, RunFolder, is_run
+from toytrans.training.run import CONFIG, METRICS, NOT_MEASURED, Run, is_run
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -503,7 +503,7 @@ def runs_of(path: Path) -> list[Path]:
     first = [name for name in (saved.runs if saved else []) if name in names]
     runs = [run for name in dict.fromkeys([*first, *names]) if _has_begun(run := path / name)]
     if not runs:
-        RunFolder.open(path)
+        Run.open(path)
     return runs
 
 
@@ -534,7 +534,7 @@ def compare(
     members, unread = list[Member](), dict[Path, str]()
     for path in dict.fromkeys(run for given in paths for run in runs_of(given)):
         try:
-            run = RunFolder.open(path)
+            run = Run.open(path)
         except UserError as error:
             failure = read_failure(path)
             unread[path] = failure.reason if failure else str(error)
@@ -551,18 +551,17 @@ def compare(
     return Comparison(measure, metric, about, group(members), unread)
 
 
-def of_one(run: RunFolder, result: Result, metric: Metric = "exact_match") -> Comparison:
+def of_one(run: Run, result: Result, metric: Metric = "exact_match") -> Comparison:
     """One run, as a comparison has it."""
     return Comparison(result.measure, metric, "", group([Member(run.path, run.config, result)]))
 
 
-def _taken(run: RunFolder, measure: Measure, take: Take | None) -> Result:
+def _taken(run: Run, measure: Measure, take: Take | None) -> Result:
     """The numbers that a run is given now. Raises UserError: why it has none."""
-    last = run.records[-1] if run.records else {}
     if failure := read_failure(run.path):
         raise UserError(failure.reason)
-    if None in last.values():  # a number that was not finite
-        raise UserError(f"diverged by step {last['step']}")
+    if run.diverged:
+        raise UserError(f"diverged: {run.diverged}")
     if unfinished := run.unfinished:
         raise UserError(f"unfinished: {unfinished}")
     if take is None:

@@ -43,9 +43,10 @@ from toytrans.sweeps.comparison import SWEEP, Comparison, Table, cell, compare, 
 from toytrans.sweeps.measure import Measure, of_lengths, split_of
 from toytrans.sweeps.trial import Ended, Trial, by_names, check_ray, path_of, run_here, run_on_ray
 from toytrans.training.checkpoint import saved_steps
-from toytrans.training.devices import choose_device, settings_of_numbers, usable_cores
+from toytrans.training.devices import choose_device, usable_cores
+from toytrans.training.environment import settings_of_numbers
 from toytrans.training.faults import check_fault
-from toytrans.training.run import RUNS
+from toytrans.training.folder import RUNS
 
 SWEEPS = RUNS / "sweeps"
 MOST_TRIALS = 10_000

@@ -42,7 +42,8 @@ from toytrans.files import Unreadable, json_text, read_json, write_json
 from toytrans.sweeps.measure import Measure, measure_run, read_results
 from toytrans.training import devices
 from toytrans.training.devices import usable_cores
-from toytrans.training.run import METRICS, RunFolder, is_locked
+from toytrans.training.lock import is_locked
+from toytrans.training.run import METRICS, Run
 from toytrans.training.session import open_session
 from toytrans.training.signals import end_at_once, exit_if_signalled
 from toytrans.user_code import RAISED, as_read, digests, fault_in_user_code, trust_as_read
@@ -80,7 +81,7 @@ class Trial(NamedTuple):
     def share_done(self) -> float:
         """The proportion of its training that is done."""
         with contextlib.suppress(UserError):  # it has not begun
-            records = RunFolder.open(self.path).records
+            records = Run.open(self.path).records
             return int(records[-1]["step"]) / self.config.train.max_steps if records else 0.0
         return 0.0
 
@@ -174,10 +175,10 @@ def _train_and_measure(trial: Trial) -> Failure | None:
     with open_session(trial.config, name, trial.path, True, silent, waits=True) as trainer:
         for _ in trainer.train():
             pass
-        exit_if_signalled(trainer.received)
+        exit_if_signalled(trainer.signals)
     if trial.checkpoint == "best" and trainer.stop_reason == "diverged":
         return failed(trial, trainer.divergence(), final=True)
-    trained = RunFolder.open(trial.path).load(trial.checkpoint, str(trainer.device))
+    trained = Run.open(trial.path, checkpoint=trial.checkpoint, device=str(trainer.device))
     measure_run(trained, trial.measures)
     return None
 

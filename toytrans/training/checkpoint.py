@@ -30,6 +30,7 @@ from toytrans.config.schema import TrainConfig
 from toytrans.errors import UserError
 from toytrans.files import (
     Unreadable,
+    discarded,
     drafted,
     flush_folder,
     open_regular,
@@ -43,8 +44,8 @@ CHECKPOINTS, LIST = "checkpoints", "checkpoints.json"
 
 FORMAT = "2"
 
-ROOM = 2**24
-"""The most bytes of names, progress and random states; and of checkpoints.json."""
+MOST_BYTES, MOST_BYTES_OF_HEADER = 2**36, 2**24
+"""Of a checkpoint; of its names and progress, or of checkpoints.json."""
 
 StopReason = Literal[
     "max_steps", "max_seconds", "stop_at_exact_match", "patience", "interrupted", "diverged"
@@ -53,12 +54,17 @@ StopReason = Literal[
 Count = Annotated[int, Field(ge=0, le=2**53)]
 
 
+def new_window() -> dict[str, float]:
+    """Sums of the steps since the last record, before the first of them."""
+    return {"tokens": 0, "padded": 0, "real": 0, "loss": 0.0}
+
+
 @dataclass
 class Progress:
     """Everything except tensors that a training needs to continue.
 
     pairs_used: training pairs taken from the stream.
-    elapsed_s: seconds of training, over all sessions.
+    elapsed_s, evaluation_s: seconds of training, and of evaluations beside it, over all sessions.
     window: sums since the last record.
     """
 
@@ -70,11 +76,14 @@ class Progress:
     pairs_used: Count = 0
     target_tokens: Count = 0
     elapsed_s: float = 0.0
+    evaluation_s: float = 0.0
     best_step: Count | None = None
     best_exact_match: float = -1.0
     best_loss: float | None = None
     evaluations_since_best: Count = 0
-    window: dict[str, Count | Annotated[float, Field(ge=0, le=2**53)]] = field(default_factory=dict)
+    window: dict[str, Count | Annotated[float, Field(ge=0, le=2**53)]] = field(
+        default_factory=new_window
+    )
 
     def stop_reason(self, train: TrainConfig) -> StopReason | None:
         """The limit or the goal that the training has reached, if there is one."""
@@ -114,7 +123,7 @@ def saved_steps(run: Path) -> list[int]:
 def listed_checkpoints(run: Path) -> dict[int, str]:
     """The SHA-256 of each checkpoint that a run wrote, by step; empty if it cannot be read."""
     try:
-        return _SUMS.validate_json(read_whole(run / LIST, ROOM))
+        return _SUMS.validate_json(read_whole(run / LIST, MOST_BYTES_OF_HEADER))
     except (OSError, Unreadable, ValidationError):
         return {}
 
@@ -150,55 +159,67 @@ def save_checkpoint(run: Path, progress: Progress, tensors: Tensors, keep: int =
     """
     step, before = progress.step, saved_steps(run)
     file, sums = checkpoint_file(run, step), listed_checkpoints(run)
-    about = {"format": FORMAT, "progress": json.dumps(asdict(progress), allow_nan=False)}
-    on_cpu = {name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()}
-    raw = safetensors.torch.save(on_cpu, about)
+    raw = _bytes_of(progress, tensors)
     if os.path.lexists(file):
         raise UserError(f"{file}: not written by this training; move it away, then resume")
     sums = {other: sums[other] for other in before if other in sums}
     sums[step] = hashlib.sha256(raw).hexdigest()
-    try:
+    with _disk_errors(run, step):
         file.parent.mkdir(exist_ok=True)
         with drafted(file) as draft:
             write_new(draft, raw)
             write_json(run / LIST, dict(sorted(sums.items())))
         flush_folder(file.parent)
-    except OSError as error:
-        intact = f"; step {before[-1]} is intact: resume from it" if before else ""
-        raise UserError(
-            f"{run}: the checkpoint of step {step} cannot be written "
-            f"({error.strerror or error}){intact}"
-        ) from None
     passed = [other for other in saved_steps(run) if other <= step]
     for other in passed[:-keep]:
         old = checkpoint_file(run, other)
         if other == progress.best_step or other not in sums or old.is_symlink():
             continue
         with contextlib.suppress(OSError, Unreadable):
-            if hashlib.sha256(read_whole(old, len(raw) + ROOM)).hexdigest() == sums[other]:
+            if hashlib.sha256(read_whole(old, MOST_BYTES)).hexdigest() == sums[other]:
                 old.unlink()
+
+
+def try_to_save(run: Path, progress: Progress, tensors: Tensors) -> None:
+    """Write a checkpoint as a draft, and remove it. Raises UserError if it cannot be written."""
+    with _disk_errors(run, progress.step), discarded(run / CHECKPOINTS) as draft:
+        write_new(draft, _bytes_of(progress, tensors))
+
+
+def _bytes_of(progress: Progress, tensors: Tensors) -> bytes:
+    """The file of a checkpoint. Tensors that share memory are written one by one."""
+    about = {"format": FORMAT, "progress": json.dumps(asdict(progress), allow_nan=False)}
+    apart = {}
+    for name, tensor in tensors.items():
+        apart[name] = tensor.detach().to("cpu", copy=True).contiguous()
+    return safetensors.torch.save(apart, about)
+
+
+@contextlib.contextmanager
+def _disk_errors(run: Path, step: int) -> Iterator[None]:
+    """Turn an OSError into a UserError, which names the checkpoint that is left."""
+    try:
+        yield
+    except OSError as error:
+        saved = saved_steps(run)
+        intact = f"; step {saved[-1]} is intact: resume from it" if saved else ""
+        raise UserError(
+            f"{run}: the checkpoint of step {step} cannot be written "
+            f"({error.strerror or error}){intact}"
+        ) from None
 
 
 # Reading -----------------------------------------------------------------------------------------
 
 
-def most_bytes_of(model: Seq2Seq) -> int:
-    """The most bytes of a checkpoint of a model: each number and its two moments, and ROOM."""
-    return 3 * sum(tensor.nbytes for tensor in weights_of(model).values()) + ROOM
-
-
-def load_checkpoint(
-    run: Path, step: int, most_bytes: int | None = None
-) -> tuple[Progress, Tensors]:
+def load_checkpoint(run: Path, step: int) -> tuple[Progress, Tensors]:
     """Read and verify a checkpoint.
 
-    most_bytes: the size from which it is refused unread, `most_bytes_of` its model; None = any.
     Raises UserError if it is missing, cut short, changed, or not written by training. Its
     SHA-256 is compared if checkpoints.json lists it.
     """
     with refusing(run, step):
-        file = checkpoint_file(run, step)
-        raw = read_whole(file, file.stat().st_size if most_bytes is None else most_bytes)
+        raw = read_whole(checkpoint_file(run, step), MOST_BYTES)
         if listed_checkpoints(run).get(step) not in (None, hashlib.sha256(raw).hexdigest()):
             raise ValueError("cut short or changed (wrong checksum)")
         progress, tensors = _progress_in(io.BytesIO(raw), step), safetensors.torch.load(raw)
@@ -206,6 +227,20 @@ def load_checkpoint(
             if tensor.is_floating_point() and not bool(tensor.isfinite().all()):
                 raise ValueError(f"{name} holds NaN or infinity")
     return progress, tensors
+
+
+def load_newest(run: Path) -> tuple[Progress, Tensors] | None:
+    """The newest checkpoint of a run; None if it has saved none yet.
+
+    Raises UserError if it cannot be read, or if all checkpoints are gone.
+    """
+    steps, listed = saved_steps(run), len(listed_checkpoints(run))
+    if not steps and listed > 1:  # one may be of a training that was killed as it saved it
+        raise UserError(
+            f"{run / CHECKPOINTS}: holds none of the {listed} checkpoints of the run; put it back, "
+            "or train again with another --out"
+        )
+    return load_checkpoint(run, steps[-1]) if steps else None
 
 
 def read_progress(run: Path, step: int) -> Progress:
@@ -216,10 +251,10 @@ def read_progress(run: Path, step: int) -> Progress:
 
 def _progress_in(file: BinaryIO, step: int) -> Progress:
     """The progress in the header of a safetensors file, which is JSON after 8 bytes of its size.
-    Raises ValueError."""
+    Raises ValueError if it is not that of a checkpoint of this step."""
     size = int.from_bytes(file.read(8), "little")
     try:
-        about = json.loads(file.read(min(size, ROOM)))["__metadata__"]
+        about = json.loads(file.read(min(size, MOST_BYTES_OF_HEADER)))["__metadata__"]
         progress, is_ours = _PROGRESS.validate_json(about["progress"]), about["format"] == FORMAT
     except (ValueError, KeyError, TypeError, RecursionError):
         is_ours = False
@@ -240,7 +275,7 @@ def refusing(run: Path, step: int) -> Iterator[None]:
     except OSError as error:
         how = f"cannot be read ({error.strerror})"
     except Unreadable:
-        how = "a pipe, a device, or too large for its model"
+        how = "a pipe, a device, or too large"
     except (SafetensorError, KeyError):
         how = "not a safetensors file"
     except ValueError as error:

@@ -9,15 +9,17 @@ a replay moves on as the eager step does, so a checkpoint holds the random state
 """
 
 import gc
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
+from typing import Protocol
 
 import torch
+from torch import Tensor
 
 from toytrans.config.schema import Settings
 from toytrans.data.batches import Batch
 from toytrans.errors import UserError
 from toytrans.training.devices import Precision
-from toytrans.training.step import Update, Updated
+from toytrans.training.optimizer import AdamW
 
 Work = Callable[[], object]
 
@@ -52,13 +54,26 @@ def cuda_capture(device: torch.device) -> Capture:
     return capture
 
 
+class EagerStep(Protocol):
+    """What a graph records: the trainer's step."""
+
+    device: torch.device
+    optimizer: AdamW
+
+    def update(
+        self, parts: list[Batch], tokens: int | Tensor, lr: float | Tensor
+    ) -> tuple[Tensor, Tensor]: ...
+
+    def backward(self, parts: list[Batch], tokens: int | Tensor) -> Tensor: ...
+
+
 class GraphedUpdate:
-    """An `Update` of one batch with the same numbers, recorded once for each shape.
+    """The trainer's `update` of one batch with the same numbers, recorded once for each shape.
 
     graphs: by shape, the fixed batch that a graph reads, and what replays it.
     """
 
-    def __init__(self, capture: Capture, eager: Update) -> None:
+    def __init__(self, capture: Capture, eager: EagerStep) -> None:
         self.capture, self.eager, device = capture, eager, eager.device
         self.graphs: dict[tuple[int, ...], tuple[Batch, Work]] = {}
         # AdamW's kernel for a GPU reads an fp32 rate; that for a CPU takes a number as fp64
@@ -66,21 +81,21 @@ class GraphedUpdate:
         self.lr = torch.zeros((), dtype=rate, device=device)
         self.tokens, self.loss, self.norm = (torch.zeros((), device=device) for _ in range(3))
 
-    def __call__(self, batches: Sequence[Batch], *, lr: float) -> Updated:
-        """As `Update`; the next call overwrites the summed loss and the norm."""
-        (batch,) = batches
+    def __call__(self, parts: list[Batch], tokens: int, lr: float) -> tuple[Tensor, Tensor]:
+        """As `update`; the next call overwrites the summed loss and the norm."""
+        (batch,) = parts
         self.lr.fill_(lr)
-        self.tokens.fill_(batch.target_tokens)
+        self.tokens.fill_(tokens)
         shape = (*batch.src.shape, batch.tgt_in.shape[1])
         if shape not in self.graphs:
             src, tgt_in, tgt_out = (ids.to(self.eager.device, copy=True) for ids in batch)
-            fixed = Batch(src, tgt_in, tgt_out)
+            fixed = Batch(src, tgt_in, tgt_out, batch.count())  # no graph can count
             self.graphs[shape] = fixed, self._record(fixed)
         fixed, replay = self.graphs[shape]
         for kept, ids in zip(fixed, batch.to(self.eager.device), strict=True):
             kept.copy_(ids)
         replay()
-        return self.loss, batch.target_tokens, self.norm
+        return self.loss, self.norm
 
     def _record(self, fixed: Batch) -> Work:
         zero_grad = self.eager.optimizer.zero_grad
@@ -91,7 +106,7 @@ class GraphedUpdate:
             zero_grad()  # so that they are made anew, in the graph's memory
 
         def work() -> None:
-            loss, _, norm = self.eager([fixed], lr=self.lr, tokens=self.tokens)
+            loss, norm = self.eager.update([fixed], self.tokens, self.lr)
             self.loss.copy_(loss)
             self.norm.copy_(norm)
 

@@ -1,202 +1,207 @@
-"""The training loop: yields records, prints nothing.
+"""The training loop: batch, forward, loss, backward, clip, step, record, evaluate, save.
 
-    stream -> batches -> update (step.py) -> record
-
-A step depends on the config, the weights, the optimiser, torch's random state and `Progress` only.
-A checkpoint holds them all, so a resumed run computes the same numbers.
+A step depends on the config, the weights, the optimiser, torch's random state and `Progress` alone.
+A checkpoint holds them all, so a training that is resumed computes the same numbers. The loop
+yields its records and prints nothing.
 """
 
 import contextlib
 import math
-import os
 import time
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import replace
-from functools import partial
+from collections.abc import Callable, Iterator
+from itertools import islice
 from pathlib import Path
 
 import torch
 from torch import Tensor
 
 from toytrans.config.schema import Settings
-from toytrans.data.batches import Batch, largest_batch, training_batches
-from toytrans.data.pairs import Dataset, Pairs, all_pairs
-from toytrans.errors import UserError, ran_out_of_memory
+from toytrans.data.batches import Batch, training_batches
+from toytrans.data.hashing import key_of
+from toytrans.data.pairs import Dataset, all_pairs
+from toytrans.evaluation import evaluate
+from toytrans.model.seq2seq import Seq2Seq
 from toytrans.training.checkpoint import (
-    CHECKPOINTS,
     Progress,
     StopReason,
     Tensors,
     copy_into,
-    listed_checkpoints,
-    load_checkpoint,
-    most_bytes_of,
+    load_newest,
+    new_window,
     refusing,
-    save_checkpoint,
-    saved_steps,
     weights_of,
 )
-from toytrans.training.devices import Precision, generators, random_states_kept
-from toytrans.training.distributed import SINGLE_PROCESS, DistributedContext
-from toytrans.training.faults import build_model, objective_of
+from toytrans.training.devices import Precision, generators
+from toytrans.training.distributed import agree, place, rows_of, sum_over_processes
+from toytrans.training.faults import objective_of
 from toytrans.training.graphs import Capture, GraphedUpdate
-from toytrans.training.run import METRICS, Record, append_record
-from toytrans.training.step import AdamW, Update, Updated, learning_rate
+from toytrans.training.optimizer import AdamW
+from toytrans.training.run import Record
+from toytrans.training.schedules import learning_rate
+from toytrans.training.writer import RunWriter
 
 SECONDS_BETWEEN_SAVES = 60.0
 """A checkpoint is written after every evaluation, and at least this often."""
 
-FINITE = {"loss": "loss", "grad_norm": "gradient", "valid_loss": "validation loss"}
-"""Numbers of a record that are finite unless training diverges."""
-
 
 class Trainer:
-    """One training run in a run directory, or under torchrun one process of it.
+    """The training of one model.
 
+    writer: keeps records and checkpoints. None keeps nothing, as in every process but the first.
+    signals: the numbers of those that were received. The first one lets the running step end, and
+        saves.
     progress: what was trained so far.
-    locked: the metrics.jsonl that this training holds; a folder with another is not written to.
-    stop_reason: why training ended; None while it runs.
-    not_finite: the number that was not finite, if training diverged.
+    stop_reason: why training has ended; None while it goes on.
     saved_step: the step of the newest checkpoint, written or resumed from.
-    interrupted: whether to save and stop after the running step. received: the numbers of signals,
-        of which one does the same.
     """
 
     def __init__(
         self,
         config: Settings,
         dataset: Dataset,
-        run: Path,
-        device: torch.device,
+        model: Seq2Seq,
         precision: Precision,
-        context: DistributedContext = SINGLE_PROCESS,
+        writer: RunWriter | None = None,
+        signals: list[int] | None = None,
         capture: Capture | None = None,
     ) -> None:
-        torch.manual_seed(config.seed)
-        self.config, self.dataset, self.run, self.device = config, dataset, run, device
-        self.precision, self.context = precision, context
-        self.model = build_model(config, dataset.facts.vocabulary).to(device)
-        context.share(self.model)
-        self.optimizer = AdamW(self.model, config.train.weight_decay)
-        objective = objective_of(config.fault)
-        parts = device, config.train, precision, objective, context
-        self._eager = Update(self.model, self.optimizer, *parts)
-        self._update: Callable[..., Updated] = self._eager
-        if capture:
-            self._update = GraphedUpdate(capture, self._eager)
+        self.config, self.dataset, self.model, self.precision = config, dataset, model, precision
+        self.writer, self.signals = writer, [] if signals is None else signals
+        self.device = next(model.parameters()).device
+        self.optimizer = AdamW(model, config.train.weight_decay)
+        self.objective = objective_of(config.fault)
         self.progress = Progress()
-        self.locked: os.stat_result | None = None
         self.stop_reason: StopReason | None = None
-        self.not_finite = ""
-        self.interrupted, self.received = False, list[int]()
+        self.not_finite = ""  # the number that shows that training has diverged
+        self.rank = place()[0]
         self.saved_step: int | None = None
         self._saved_at = 0.0
-        self._valid: Pairs | None = None
-        self._loss_sum = self._grad_norm = self._scalar(0.0)
-        self._clear_window()
+        self._told_to_stop = False
+        self._update: Callable[..., tuple[Tensor, Tensor]] = self.update
+        if capture is not None:
+            self._update = GraphedUpdate(capture, self)
+        self._grad_norm = self._zero()
+        self._loss_sum = self._zero()
+
+    # The loop
 
     def train(self) -> Iterator[Record]:
         """Train until the first limit. Yields a record every `log_every` steps and after every
         evaluation. Raises UserError if memory runs out or a file cannot be written."""
-        train = self.config.train
-        began = time.monotonic() - self.progress.elapsed_s
+        train, progress = self.config.train, self.progress
+        self._began = time.monotonic() - progress.elapsed_s - progress.evaluation_s
         self.model.train()
-        reason = self._reason_to_stop(time.monotonic() - began)
-        if reason is None and self.progress.step == 0:
-            self._rehearse()
-        batches = training_batches(self.dataset, self.config, self.progress.pairs_used)
+        reason = agree(self._reason_to_stop())
+        if reason not in (None, "interrupted") and self.saved_step is None:  # say, max_steps: 0
+            self._evaluate()
+            self.save()
+        batches = training_batches(self.dataset, self.config, progress.pairs_used)
         with contextlib.closing(batches):
             while reason is None:
-                self._step([next(batches) for _ in range(train.accumulate)])
-                reason = self._reason_to_stop(time.monotonic() - began)
-                ends = reason is not None and reason != "interrupted"
-                evaluates = ends or self.progress.step % (train.eval_every or 1) == 0
-                if evaluates or self.progress.step % train.log_every == 0:
+                self.take_step(list(islice(batches, train.accumulate)))
+                reason = agree(self._reason_to_stop())
+                at_end = reason not in (None, "interrupted")
+                evaluates = at_end or progress.step % (train.eval_every or 1) == 0
+                if evaluates or progress.step % train.log_every == 0:
                     yield self._record(evaluates)
-                    reason = reason or self._reason_to_stop(self.progress.elapsed_s)
-                overdue = self.progress.elapsed_s - self._saved_at > SECONDS_BETWEEN_SAVES
-                if (overdue or reason == "interrupted") and self.saved_step != self.progress.step:
-                    self.save()
+                    reason = reason or agree(self._reason_to_stop())
+                if reason == "interrupted" or self._save_is_overdue():
+                    if not self._has_diverged():
+                        self.save()
+                    else:
+                        yield self._record()
                 if self.not_finite:
                     reason = "diverged"
         self.stop_reason = reason
-        ended = reason not in ("diverged", "interrupted")
-        if ended and self.saved_step != self.progress.step:  # no step was taken
-            self._evaluate()
-            self.save()
 
-    def divergence(self) -> str:
-        """What diverged, the last good checkpoint, and the remedy."""
-        good = self.saved_step
-        left = "no checkpoint yet" if good is None else f"the last good checkpoint is step {good}"
-        return (
-            f"{self.run}: training diverged: the {self.not_finite} is not finite by step "
-            f"{self.progress.step}; {left}; lower train.lr or train.clip_norm"
-        )
+    def stop(self) -> None:
+        """Let the running step end, and save."""
+        self._told_to_stop = True
 
-    # Steps
+    def _reason_to_stop(self) -> StopReason | None:
+        progress = self.progress
+        progress.elapsed_s = time.monotonic() - self._began - progress.evaluation_s
+        told = self._told_to_stop or bool(self.signals)
+        return progress.stop_reason(self.config.train) or ("interrupted" if told else None)
 
-    def _step(self, dealt: Sequence[tuple[Batch, int]]) -> None:
-        """One optimiser update from some batches."""
-        progress, batches = self.progress, [batch for batch, _ in dealt]
-        rate = learning_rate(progress.step + 1, self.config.train)
-        self.context.seed(self.config.seed, progress.step)
-        loss, tokens, self._grad_norm = self._update(batches, lr=rate)
+    def _save_is_overdue(self) -> bool:
+        return self.progress.elapsed_s - self._saved_at > SECONDS_BETWEEN_SAVES
+
+    # One step
+
+    def take_step(self, dealt: list[tuple[Batch, int]]) -> tuple[Tensor, Tensor]:
+        """Take one step on some batches, which together are the batch of this step.
+
+        dealt: each batch with the number of pairs that the stream has dealt with it.
+        Returns what `update` does; the next step may overwrite it.
+        """
+        progress, window = self.progress, self.progress.window
+        self._seed_dropout()
+        parts = [self.objective.batch(part) for part, _ in dealt]
+        tokens = sum(self.objective.tokens(part) for part in parts)
+        lr = learning_rate(progress.step + 1, self.config.train)
+        loss, self._grad_norm = self._update(parts, tokens, lr)
+        self._loss_sum = self._loss_sum + loss
         progress.step += 1
         progress.pairs_used = dealt[-1][1]
         progress.target_tokens += tokens
-        self._loss_sum = self._loss_sum + loss
-        progress.window["tokens"] += tokens
-        progress.window["padded"] += sum(batch.padded_tokens for batch in batches)
-        progress.window["real"] += sum(batch.real_tokens for batch in batches)
+        window["tokens"] += tokens
+        window["padded"] += sum(part.padded_tokens for part, _ in dealt)
+        window["real"] += sum(part.real_tokens for part, _ in dealt)
+        return loss, self._grad_norm
 
-    def _rehearse(self) -> None:
-        """Forward and backward pass of the largest batch, so that missing memory shows at once.
+    def update(
+        self, parts: list[Batch], tokens: int | Tensor, lr: float | Tensor
+    ) -> tuple[Tensor, Tensor]:
+        """Forward, loss, backward, clip, AdamW. The host reads nothing back from the device, so
+        that `graphs` can record it.
 
-        Weights, buffers, optimiser and random states do not change. Raises UserError.
+        tokens: real target tokens of all parts, over all processes. lr: the learning rate. Both
+        may be scalars on the device.
+        Returns the summed loss in nats, and the norm of the gradient before it is clipped.
         """
-        batch = largest_batch(self.dataset, self.config)
-        alone = replace(self._eager, context=SINGLE_PROCESS)
+        self.optimizer.zero_grad()
+        loss = self.backward(parts, tokens)
+        limit = self.config.train.clip_norm or math.inf
+        norm = torch.nn.utils.clip_grad_norm_(self.optimizer.state, limit)
+        self.optimizer.step(lr)
+        return loss, norm
 
-        def attempt() -> None:
-            try:
-                alone.backward([self.context.shard(batch)])
-            except Exception as error:
-                if not ran_out_of_memory(error):
-                    raise
-                (rows, src_width), tgt_width = batch.src.shape, batch.tgt_out.shape[1]
-                raise UserError(
-                    f"out of memory: the largest batch, {rows} x ({src_width} + {tgt_width}) "
-                    f"tokens, does not fit; lower data.batch_tokens "
-                    f"({self.config.data.batch_tokens}), the longest sequences or the sizes of the "
-                    "model"
-                ) from None
+    def backward(self, parts: list[Batch], tokens: int | Tensor) -> Tensor:
+        """Leave in the parameters the gradient of the mean loss over the target tokens of all
+        parts, which is that of one large batch with all their rows. Returns the summed loss."""
+        total = torch.zeros((), device=self.device)
+        for part in parts:
+            src, tgt_in, tgt_out = rows_of(part).to(self.device)  # (B, S), (B, T), (B, T)
+            with torch.autocast(self.device.type, torch.bfloat16, enabled=self.precision == "bf16"):
+                logits = self.model(src, tgt_in)  # (B, T, V)
+            loss = self.objective.loss(logits, tgt_out, self.config.train.label_smoothing)
+            (loss / tokens).backward()
+            total = total + loss.detach()
+        sum_over_processes(total, self.optimizer.state)
+        return total
 
-        buffers = [(buffer, buffer.clone()) for buffer in self.model.buffers()]
-        with random_states_kept():
-            self.context.on_all(attempt)
-        for buffer, before in buffers:
-            buffer.copy_(before)
-
-    def _reason_to_stop(self, elapsed: float) -> StopReason | None:
-        """On which all processes agree: by the clock of rank 0, and if any is interrupted."""
-        told = self.interrupted or bool(self.received)
-        self.progress.elapsed_s, told = self.context.agree(elapsed, told)
-        return self.progress.stop_reason(self.config.train) or ("interrupted" if told else None)
+    def _seed_dropout(self) -> None:
+        """The random state of the first process is in the checkpoint; that of another follows from
+        the step, and each drops something else."""
+        if self.rank > 0:
+            torch.manual_seed(key_of(self.config.seed, self.rank, self.progress.step))
 
     # Records
 
-    def _record(self, evaluates: bool) -> Record:
-        """Write a record of the steps since the last one to metrics.jsonl, and return it.
+    def _record(self, evaluates: bool = False) -> Record:
+        """Write a record of the steps since the last one, and return it. An evaluation is followed
+        by a checkpoint, unless training has diverged.
 
         loss: nats per real target token, with label smoothing.
         grad_norm: of the last step, before clipping.
         padding: padded tokens / real tokens.
-        valid_*: measured without label smoothing, if `evaluates`.
-
-        An evaluation is followed by a checkpoint, unless training has diverged.
+        elapsed_s, evaluation_s: seconds of training so far, and of evaluations beside it.
+        valid_*: measured without label smoothing.
+        diverged: the name of the number that is not finite, if one is not.
         """
         progress, window = self.progress, self.progress.window
+        diverged = self._has_diverged()
         record: Record = {
             "step": progress.step,
             "loss": float(self._loss_sum) / window["tokens"],
@@ -206,98 +211,88 @@ class Trainer:
             "target_tokens": progress.target_tokens,
             "elapsed_s": progress.elapsed_s,
         }
-        self._clear_window()
-        if self._is_finite(**record) and evaluates:
+        self._loss_sum = self._zero()
+        progress.window = new_window()
+        if evaluates and not diverged:
             record |= self._evaluate()
-            self._is_finite(**record)
-        self._write(lambda run: append_record(run, record))
-        if evaluates:
+        record["evaluation_s"] = progress.evaluation_s
+        if self.not_finite:
+            record["diverged"] = self.not_finite
+        if self.writer:
+            self.writer.append(record)
+        if evaluates and not self.not_finite:
             self.save()
         return record
 
-    def _is_finite(self, **numbers: float) -> bool:
-        """Whether training has not diverged. The first number that is not finite is noted."""
-        wrong = [what for key, what in FINITE.items() if not math.isfinite(numbers.get(key, 0.0))]
-        self.not_finite = self.not_finite or "".join(wrong[:1])
-        return not self.not_finite
-
-    def _clear_window(self) -> None:
-        self._loss_sum = self._scalar(0.0)
-        self.progress.window = {"tokens": 0, "padded": 0, "real": 0, "loss": 0.0}
-
-    def _scalar(self, value: float) -> Tensor:
-        return torch.full((), value, dtype=self.model.dtype, device=self.device)
-
     def _evaluate(self) -> Record:
-        """Measure the validation data, and record whether this step is the best so far."""
-        if self._valid is None:
-            self._valid = all_pairs(self.dataset, "valid")
-        counts = self.context.evaluate(self.model, self._valid, self.dataset.facts).summary()
-        progress, match, loss = self.progress, counts["exact_match"], counts["loss"]
+        """Measure the validation data, and note whether this step is the best so far. The other
+        processes wait for the first one."""
+        if self.rank > 0:
+            return {}
+        progress, began = self.progress, time.monotonic()
+        pairs = all_pairs(self.dataset, "valid")
+        measured = evaluate(self.model, pairs, self.dataset.facts).summary()
+        match, loss = measured["exact_match"], measured["loss"]
         progress.evaluations_since_best += 1
         best_loss = math.inf if progress.best_loss is None else progress.best_loss
         if math.isfinite(loss) and (match, -loss) > (progress.best_exact_match, -best_loss):
             progress.best_step, progress.evaluations_since_best = progress.step, 0
             progress.best_exact_match, progress.best_loss = match, loss
-        return {f"valid_{key}": counts[key] for key in ("exact_match", "token_accuracy", "loss")}
+        if not math.isfinite(loss):
+            self.not_finite = "validation loss"
+        progress.evaluation_s += time.monotonic() - began
+        return {f"valid_{key}": measured[key] for key in ("exact_match", "token_accuracy", "loss")}
+
+    def _has_diverged(self) -> bool:
+        for name, number in (("loss", self._loss_sum), ("gradient", self._grad_norm)):
+            if not self.not_finite and not math.isfinite(float(number)):
+                self.not_finite = name
+        return bool(self.not_finite)
+
+    def divergence(self) -> str:
+        """What diverged, the last good checkpoint, and the remedy."""
+        good = self.saved_step
+        left = "no checkpoint yet" if good is None else f"the last good checkpoint is step {good}"
+        return (
+            f"training diverged: the {self.not_finite} is not finite by step "
+            f"{self.progress.step}; {left}; lower train.lr or train.clip_norm"
+        )
+
+    def _zero(self) -> Tensor:
+        return torch.zeros((), dtype=self.model.dtype, device=self.device)
 
     # Checkpoints
 
     def save(self) -> None:
-        """Write a checkpoint of the current state, unless training has diverged. Raises UserError
-        if it cannot be written."""
-        self.progress.window["loss"] = loss = float(self._loss_sum)
-        if not self._is_finite(loss=loss, grad_norm=float(self._grad_norm)):
-            return
-        random = {name: each.get_state() for name, each in self._generators().items()}
-        tensors, keep = self._tensors() | random, self.config.train.keep_checkpoints
-        self._write(lambda run: save_checkpoint(run, self.progress, tensors, keep))
+        """Write a checkpoint of this step, unless it is written. Raises UserError if it cannot be
+        written."""
+        if self.writer and self.saved_step != self.progress.step:
+            self.writer.save(*self.state(), self.config.train.keep_checkpoints)
         self.saved_step, self._saved_at = self.progress.step, self.progress.elapsed_s
 
-    def _write(self, write: Callable[[Path], None]) -> None:
-        """Let rank 0 write to the run. Raises UserError if its folder no longer holds the locked
-        file."""
+    def state(self) -> tuple[Progress, Tensors]:
+        """All that a checkpoint holds: progress; weights, moments and step counts of AdamW, and the
+        states of what dropout draws from, by their names in a checkpoint."""
+        self.progress.window["loss"] = float(self._loss_sum)
+        random = {name: each.get_state() for name, each in self._generators().items()}
+        return self.progress, self.tensors() | random
 
-        def write_here() -> None:
-            file, here = self.run / METRICS, None
-            with contextlib.suppress(OSError):
-                here = os.lstat(file)
-            if self.locked and not (here and os.path.samestat(self.locked, here)):
-                raise UserError(
-                    f"{file}: moved or replaced while training; go on with --resume where the run "
-                    "is"
-                )
-            write(self.run)
+    def resume(self, run: Path) -> bool:
+        """Take over the newest checkpoint of a run. Returns whether there is one.
 
-        self.context.on_main(write_here)
-
-    def resume(self) -> str:
-        """Continue from the newest checkpoint. Returns a sentence for the user.
-
-        Raises UserError if it cannot be read, or if all of them are gone; nothing is changed then.
+        Raises UserError if it cannot be read or is of another model, or if all of them are gone.
         """
-        steps, listed = self.context.on_main(
-            lambda: (saved_steps(self.run), len(listed_checkpoints(self.run)))
-        )
-        if not steps and listed > 1:  # one may be of a training that was killed as it saved it
-            raise UserError(
-                f"{self.run / CHECKPOINTS}: holds none of the {listed} checkpoints of the run; put "
-                "it back, or train again with another --out"
-            )
-        if not steps:
-            return "no checkpoint to resume from; starting at step 0"
-        load = partial(load_checkpoint, self.run, steps[-1], most_bytes_of(self.model))
-        progress, tensors = self.context.on_main(load)
-        with refusing(self.run, steps[-1]):
-            self._restore(progress, tensors)
-        return f"resumed at step {steps[-1]}"
+        found = load_newest(run)
+        if found is not None:
+            with refusing(run, found[0].step):
+                self._restore(*found)
+        return found is not None
 
     def _restore(self, progress: Progress, tensors: Tensors) -> None:
-        """Take over a checkpoint. Raises ValueError for one of another model."""
         if progress.window.keys() != self.progress.window.keys():
             raise ValueError("lacks its sums")
         random = {name: tensors.pop(name) for name in [*tensors] if name.startswith("random/")}
-        copy_into(self._tensors(), tensors)
+        copy_into(self.tensors(), tensors)
         try:
             for name, generator in self._generators().items():
                 if name in random or name == "random/cpu":  # the run may be of another device
@@ -305,11 +300,11 @@ class Trainer:
         except (KeyError, RuntimeError, TypeError):
             raise ValueError("no random states of torch's") from None
         self.progress = progress
-        self._loss_sum = self._scalar(progress.window["loss"])
+        self._loss_sum = self._zero() + progress.window["loss"]
         self.saved_step, self._saved_at = progress.step, progress.elapsed_s
 
-    def _tensors(self) -> Tensors:
-        """Weights, and the moments and step counts of AdamW, by their names in a checkpoint."""
+    def tensors(self) -> Tensors:
+        """Weights, and moments and step counts of AdamW, by their names in a checkpoint."""
         return weights_of(self.model) | {
             f"optimizer/{name}/{key}": value
             for name, parameter in self.model.named_parameters()
@@ -317,6 +312,5 @@ class Trainer:
         }
 
     def _generators(self) -> dict[str, torch.Generator]:
-        """What dropout draws from, by the names of its states in a checkpoint."""
         found = generators()
         return {"random/cpu": found["cpu"], f"random/{self.device.type}": found[str(self.device)]}

@@ -1,0 +1,96 @@
+"""What is tried before the first step, so that a training that cannot go well fails at once.
+
+A rehearsal takes one whole step on the largest batch of all and writes a checkpoint, which is
+removed again. Missing memory, a full disk, and a model of the user's that cannot be trained or
+saved show there. Weights, optimiser and random states are then as they were before it.
+"""
+
+from typing import TYPE_CHECKING
+
+import torch
+
+from toytrans.config.schema import Settings
+from toytrans.data.batches import Batch, largest_batch
+from toytrans.errors import UserError, ran_out_of_memory
+from toytrans.model.seq2seq import Seq2Seq
+from toytrans.training.checkpoint import weights_of
+from toytrans.training.devices import Precision, random_states_kept
+from toytrans.training.schedules import learning_rate
+from toytrans.user_code import shown
+
+if TYPE_CHECKING:
+    from toytrans.training.trainer import Trainer
+
+
+def check_dtype(model: Seq2Seq, precision: Precision) -> None:
+    """Raise UserError if a weight has another dtype than the precision says. Code of the user's
+    that sets torch's default dtype may have done that, and no other process could open the run."""
+    dtype = torch.float64 if precision == "fp64" else torch.float32
+    for name, parameter in model.named_parameters():
+        if parameter.dtype != dtype:
+            raise _unfit(
+                model,
+                f"{name} is {parameter.dtype}, where train.precision {precision} takes {dtype}; "
+                "does code of yours set torch's default dtype?",
+            )
+
+
+def rehearse(trainer: "Trainer") -> None:
+    """Take a step on the largest batch, write a checkpoint, and undo both. Raises UserError."""
+    model, config = trainer.model, trainer.config
+    batch = largest_batch(trainer.dataset, config)
+    tensors = [*trainer.tensors().values(), *model.buffers()]
+    before = [tensor.detach().clone() for tensor in tensors]
+    buffers = {name: buffer.clone() for name, buffer in model.named_buffers()}
+    shapes = _shapes(model)
+    model.train()
+    with random_states_kept():
+        _take_step(trainer, batch)
+        _check_same_shapes(shapes, model)
+        if trainer.writer:
+            trainer.writer.try_to_save(*trainer.state())
+    trainer.optimizer.zero_grad()
+    with torch.no_grad():
+        for tensor, value in zip(tensors, before, strict=True):
+            tensor.copy_(value)
+        for name, buffer in model.named_buffers():  # forward may have put another in its place
+            if name in buffers and buffer.shape == buffers[name].shape:
+                buffer.copy_(buffers[name])
+
+
+def _take_step(trainer: "Trainer", batch: Batch) -> None:
+    part, lr = trainer.objective.batch(batch), learning_rate(1, trainer.config.train)
+    try:
+        trainer.update([part], trainer.objective.tokens(part), lr)
+    except Exception as error:
+        if ran_out_of_memory(error):
+            raise _too_large(batch, trainer.config) from None
+        raise
+
+
+def _shapes(model: Seq2Seq) -> dict[str, torch.Size]:
+    """The shapes of what a checkpoint holds of a model, by their names in the model."""
+    return {name.removeprefix("weights/"): x.shape for name, x in weights_of(model).items()}
+
+
+def _check_same_shapes(before: dict[str, torch.Size], model: Seq2Seq) -> None:
+    """Raise UserError if a step has added, dropped or resized what a checkpoint holds."""
+    now = _shapes(model)
+    for name in sorted(now.keys() | before.keys()):
+        if now.get(name) != before.get(name):
+            reason = f"forward adds, drops or resizes {name}; make it in __init__, at its last size"
+            raise _unfit(model, reason)
+
+
+def _too_large(batch: Batch, config: Settings) -> UserError:
+    (rows, src_width), tgt_width = batch.src.shape, batch.tgt_out.shape[1]
+    return UserError(
+        f"out of memory: the largest batch, {rows} x ({src_width} + {tgt_width}) tokens, does not "
+        f"fit; lower data.batch_tokens ({config.data.batch_tokens}), the longest sequences or the "
+        "sizes of the model"
+    )
+
+
+def _unfit(model: Seq2Seq, reason: str) -> UserError:
+    own = model.config.class_
+    return UserError(f"{shown(own) if own else 'the model'}: {reason}")
