@@ -74,6 +74,21 @@ def test_own_positions_keep_the_weights_they_start_with(here: Path):
     assert all((parameter == 3).all() for parameter in model.positions.parameters())
 
 
+def test_a_scheme_of_both_attentions_is_made_once(here: Path):
+    """Another object would draw weights of its own, and those of all layers would change."""
+    (here / "both.py").write_text(
+        "from toytrans.model.positions.anchored import Anchored\n"
+        "class Both(Anchored):\n"
+        "    made = []\n"
+        "    def __init__(self, *given):\n"
+        "        super().__init__(*given)\n"
+        "        self.made.append(self)\n"
+    )
+    both = {"positions": "both.py:Both", "cross_positions": "both.py:Both", "source_bos": True}
+    model = own(**both)
+    assert model.positions is model.cross_positions and len(model.positions.made) == 1
+
+
 def test_a_model_of_ones_own_decodes_without_a_cache():
     """Greedy search and beams over it = those over all prefixes, written out."""
     model = own(**{"class": MODEL})

@@ -35,9 +35,9 @@ class Transformer(Seq2Seq):
         else:
             self.tgt_embedding = nn.Embedding(size, width)
         self.positions = position_scheme(model.positions, model, vocabulary)
-        self.cross_positions = self.positions
-        if model.cross_positions != model.positions:  # else one object, which learns once
-            self.cross_positions = cross_position_scheme(model.cross_positions, model, vocabulary)
+        self.cross_positions = cross_position_scheme(
+            model.cross_positions, model, vocabulary, self.positions
+        )
         self.drop = Dropout(model.dropout)
         n_encoder, n_decoder = model.n_encoder_layers, model.n_decoder_layers
         if model.share_layers:
@@ -198,5 +198,5 @@ class CachedState(DecoderState):
 
 def _select(cached: Tensor, rows: Tensor, places: int) -> Tensor:
     """Put some rows (N',) first in a cache (N, H, L, Dh), as far as it is filled, in its memory."""
-    cached[: len(rows), :, :places] = cached[rows, :, :places]
+    cached[: len(rows), :, :places] = cached[:, :, :places].index_select(0, rows)
     return cached[: len(rows)]

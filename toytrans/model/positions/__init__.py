@@ -83,11 +83,18 @@ def position_scheme(name: str, model: ModelSettings, vocabulary: Vocabulary) -> 
     return scheme
 
 
-def cross_position_scheme(name: str, model: ModelSettings, vocabulary: Vocabulary) -> Positions:
-    """The position scheme of cross-attention. Raises UserError, also for one that measures nothing
-    there and so would be ignored."""
-    check_scheme_name(name, of_cross_attention=True)
-    scheme = position_scheme(name, model, vocabulary)
+def cross_position_scheme(
+    name: str, model: ModelSettings, vocabulary: Vocabulary, positions: Positions
+) -> Positions:
+    """The position scheme of cross-attention. It is the object `positions` of self-attention if
+    both have one name, so that what it learns is learned once.
+
+    Raises UserError, also for one that measures nothing there and so would be ignored.
+    """
+    position_class(name, of_cross_attention=True)
+    scheme = positions
+    if name != model.positions:
+        scheme = position_scheme(name, model, vocabulary)
     if user_code.is_reference(name):
         _try_out(name, lambda: _check_cross_shapes(scheme, model, len(vocabulary)))
     return scheme
