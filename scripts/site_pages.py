@@ -8,9 +8,8 @@ from typing import TYPE_CHECKING, Any
 
 import typer
 from typer.cli import get_docs_for_click
-from typer.core import TyperGroup
 
-from toytrans.cli.app import app
+from toytrans.cli.app import COMMANDS, imported
 from toytrans.glossary import keys
 
 if TYPE_CHECKING:
@@ -59,9 +58,9 @@ def on_page_markdown(text: str, *, page: "Page", **_: Any) -> str:
 
 def commands() -> str:
     """A list of all commands by their groups, then each with its arguments and options."""
-    root = typer.main.get_command(app)
-    assert isinstance(root, TyperGroup)
-    every: list[Any] = list(root.commands.values())  # Typer's own kinds of commands
+    every: list[Any] = [imported(name) for name in COMMANDS]  # Typer's own kinds of commands
+    for command, entry in zip(every, COMMANDS.values(), strict=True):
+        command.rich_help_panel = entry.group
     parts = []
     for group in dict.fromkeys(command.rich_help_panel for command in every):
         parts.append(f"**{group}**\n")

@@ -239,7 +239,6 @@ def call(*arguments: str) -> int:
         patch.setenv("PYTHONSAFEPATH", "")  # main sets it, for what a command starts
         patch.setattr(user_code, "_files", {})  # nobody has named code in a new process
         patch.setattr(user_code, "_modules", {})
-        patch.setattr(user_code, "_trusted", set())
         try:
             main()
         except SystemExit as stop:

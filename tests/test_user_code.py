@@ -4,10 +4,15 @@ time anew."""
 import hashlib
 import json
 import os
+import sys
 from pathlib import Path
 
 import pytest
-from conftest import Command, tiny_yaml
+import torch
+from conftest import Command, tensors_of, tiny_yaml
+
+from toytrans import user_code
+from toytrans.errors import UserError
 
 CONFIG = tiny_yaml(data={"task": "own.py:f"}, train={"max_steps": 2})
 
@@ -98,3 +103,65 @@ def test_a_config_finds_the_code_beside_it_and_an_option_that_of_the_working_dir
     ):
         assert command("train", "lab/c.yaml", "--out", run, *more).code == 0
         assert f"{folder}/own.py:f" in (here / run / "config.yaml").read_text()
+
+
+def test_each_file_has_helpers_of_its_own(here: Path):
+    """Two files in two folders import modules of one name, one after the other."""
+    references = []
+    for folder, answer in (("one", "s"), ("two", "s[::-1]")):
+        (here / folder).mkdir()
+        (here / folder / "helpers.py").write_text(f"def answer(s): return {answer}\n")
+        (here / folder / "own.py").write_text(
+            "import helpers\ndef f(s): return helpers.answer(s)\n"
+        )
+        references.append(f"{here}/{folder}/own.py:f")
+    user_code.trust(references)
+    before = set(sys.modules)
+    first, second = map(user_code.load, references)
+    assert first([1, 2]) == [1, 2] and second([1, 2]) == [2, 1]
+    assert "helpers" not in sys.modules, "what a program imports by that name is its own"
+    assert len(set(sys.modules) - before) == 2
+
+
+def test_a_failed_import_leaves_nothing_behind(here: Path):
+    (here / "helpers.py").write_text("")
+    (here / "broken.py").write_text("import helpers\nraise ValueError('no')\n")
+    reference = f"{here}/broken.py:f"
+    user_code.trust([reference])
+    before, paths = set(sys.modules), list(sys.path)
+    for _ in range(2):
+        with pytest.raises(UserError, match=r"broken.py:2: fails on import: ValueError: no"):
+            user_code.load(reference)
+    assert set(sys.modules) == before and sys.path == paths
+
+
+def test_what_a_file_sets_for_itself_changes_no_training(here: Path, command: Command):
+    """The default dtype would train in fp64 what is saved as fp32; without gradients nothing is
+    learned."""
+    sets = "import torch\ntorch.set_default_dtype(torch.float64)\ntorch.set_grad_enabled(False)\n"
+    (here / "sets.py").write_text(f"{sets}def f(s): return s\n")
+    for name in ("own", "sets"):
+        train = ("train", "c.yaml", "--set", f"data.task={name}.py:f", "--out", f"run-{name}")
+        done = command(*train)
+        assert done.code == 0, done.err
+    assert torch.get_default_dtype() == torch.float32 and torch.is_grad_enabled()
+    assert tensors_of("run-sets") == tensors_of("run-own") != {}
+
+
+STOP = "class Stop(BaseException): pass\n"
+
+
+@pytest.mark.parametrize(
+    ("code", "words"),
+    [
+        (f"{STOP}def f(s): raise Stop('now')", "Stop: now"),
+        (f"{STOP}raise Stop('now')", "fails on import: Stop: now"),
+        ("def f(s): return s\nf.separators = 5", "separators: 5; it may be a list"),
+        ("def f(s): return s\nf.symbols = ['a', '\\ud800']", "symbols: '\\ud800' is no text"),
+    ],
+)
+def test_what_a_task_does_wrong_is_one_line(here: Path, refused, code: str, words: str):
+    (here / "wrong.py").write_text(code + "\n")
+    said = refused("train", "c.yaml", "--set", "data.task=wrong.py:f", "--set", "data.symbols=null")
+    assert words in said and "wrong.py" in said
+    assert not Path("runs").exists()

@@ -22,6 +22,15 @@ class BadKey(UserError):
         self.key = key
 
 
+JOINERS = "\u200c\u200d"
+"""Zero-width joiners of letters and emoji: unprintable to Python, but harmless."""
+
+
+def printable(text: str) -> str:
+    """Text on one line whose control characters are shown, not obeyed."""
+    return "".join(c if c.isprintable() or c in JOINERS else repr(c)[1:-1] for c in text)
+
+
 def shortened(text: str) -> str:
     """Text without its middle if it is very long. The remedy is at its end."""
     return text if len(text) <= 2000 else f"{text[:1200]} ... {text[-700:]}"

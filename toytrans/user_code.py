@@ -1,14 +1,19 @@
 """Code of the user's that a config names: `my_tasks.py:swap_pairs`.
 
-    named -> read once -> hashed, run, or handed to another process
+    named -> read once -> hashed, run, or handed over to another process
 
-It runs where the user names it: on the command line, or in a config that they give to a command. A
-run directory that somebody sends names code too; that runs if the user trusts it, each time anew.
-What was read is what runs and what is hashed, until the user names the file again.
+The rule of trust: what the command line or a config of the user's names may run, and what a run
+directory names, which somebody may have sent, runs where the user says --trust-code. `trust` is
+called for the first, and where a run is opened for the second; `load` refuses everything else. What
+was read when it was named is what runs and what is hashed, even if the file has changed since.
+
+Each file is a module of its own and has helpers of its own: `import helpers` finds the file beside
+it, whatever another file has imported by that name.
 """
 
 import contextlib
 import hashlib
+import importlib
 import re
 import sys
 import traceback
@@ -28,15 +33,14 @@ a checkout beside it."""
 MOST_BYTES = 10_000_000
 """Of a file of code."""
 
-RAISED = (Exception, SystemExit)
-"""What the user's code may raise; an interruption is not its own."""
-
 _MODULE = re.compile(r"[^\W\d]\w*(\.[^\W\d]\w*)*")
 
-
 _files: dict[str, bytes] = {}
-_modules: dict[str, ModuleType] = {}  # what the files define, once they have run
-_trusted: set[str] = set()
+"""The files that this process may run, as they were read when they were named."""
+
+_modules: dict[str, ModuleType] = {}
+"""What those files define that have run."""
+
 _trusts_all = False
 
 
@@ -69,18 +73,25 @@ def shown(reference: str) -> str:
 
 
 def trust(references: Iterable[str]) -> None:
-    """Read code that the user names, and let this process run it. Raises UserError."""
-    trust_as_read({reference: _read(reference) for reference in references})
+    """Let this process run the code that some references name, as it is on the disk now.
+
+    Raises UserError if a file cannot be read.
+    """
+    take_over({_path_of(reference): _read(_path_of(reference)) for reference in references})
 
 
-def trust_as_read(code: Mapping[str, bytes]) -> None:
-    """Let this process run code that another one has read. code: the file of each reference."""
-    for reference, raw in code.items():
-        path = _path_of(reference)
+def hand_over(references: Iterable[str]) -> dict[str, bytes]:
+    """The files of references that are trusted here, for `take_over` in another process. A file
+    that is edited meanwhile runs there as it was read here."""
+    return {path: _files[path] for path in map(_path_of, references) if path in _files}
+
+
+def take_over(files: Mapping[str, bytes]) -> None:
+    """Let this process run files as another one has read them."""
+    for path, raw in files.items():
         if _files.get(path) != raw:
             _files[path] = raw
             _modules.pop(path, None)
-        _trusted.add(reference)
 
 
 @contextlib.contextmanager
@@ -99,46 +110,41 @@ def is_shipped(reference: str) -> bool:
     return Path(_path_of(reference)).resolve().is_relative_to((SHIPPED / "examples").resolve())
 
 
-def as_read(references: Iterable[str]) -> dict[str, bytes]:
-    """The file of each reference as it was read when it was named: what runs. Raises UserError."""
-    found = {}
-    for reference in references:
-        path = _path_of(reference)
-        if path not in _files:
-            _files[path] = _read(reference)
-        found[reference] = _files[path]
-    return found
-
-
 def digests(references: Iterable[str]) -> list[str]:
-    """sha256 of the file of each reference as it was read. Raises UserError."""
-    named = list(references)
-    code = as_read(named)
-    return [hashlib.sha256(code[reference]).hexdigest() for reference in named]
+    """The sha256 of the file of each reference: as it was read, or else as it is. Nothing runs.
+
+    Raises UserError if a file cannot be read.
+    """
+    paths = list(map(_path_of, references))
+    return [hashlib.sha256(_files.get(path) or _read(path)).hexdigest() for path in paths]
 
 
 def _path_of(reference: str) -> str:
     return reference.rpartition(":")[0]
 
 
-def _read(reference: str) -> bytes:
-    return read_named(shown(_path_of(reference)), MOST_BYTES)
+def _read(path: str) -> bytes:
+    return read_named(shown(path), MOST_BYTES)
 
 
 # Running -------------------------------------------------------------------------------------
 
 
 def load(reference: str) -> Any:
-    """What a reference names. Raises UserError."""
-    if not (reference in _trusted or _trusts_all or is_shipped(reference)):
-        raise UserError(
-            f"{shown(reference)}: code that a run names runs with --trust-code alone "
-            "(trust_code=True in Python); read it first"
-        )
+    """What a reference names. Its file runs when it is first asked for.
+
+    Raises UserError: code that is not trusted, a file that fails, a name that it does not define.
+    """
     path, _, name = reference.rpartition(":")
-    raw = as_read([reference])[reference]
+    if path not in _files:
+        if not (_trusts_all or is_shipped(reference)):
+            raise UserError(
+                f"{shown(reference)}: code that a run names runs with --trust-code alone "
+                "(trust_code=True in Python); read it first"
+            )
+        trust([reference])
     if path not in _modules:
-        _modules[path] = _run(path, raw)
+        _modules[path] = _run(path, _files[path])
     module = _modules[path]
     if not hasattr(module, name):
         public = ((n, x) for n, x in vars(module).items() if not n.startswith("_"))
@@ -153,38 +159,91 @@ def construct(reference: str, *arguments: Any) -> Any:
     named = load(reference)
     if not callable(named):
         raise UserError(f"{shown(reference)}: is not a class")
-    try:
+    with refusing(f"{shown(reference)}: fails:", reference), _torch_as_it_was():
         return named(*arguments)
-    except UserError:
-        raise
-    except RAISED as error:
-        raise UserError(f"{shown(reference)}: fails: {failure(error, reference)}") from None
 
 
 def _run(path: str, raw: bytes) -> ModuleType:
     """The module of a file. While it runs, it can import the modules beside it, after those that
-    are installed. Whatever it raises becomes a UserError."""
+    are installed. Raises UserError, whatever it raises, and leaves nothing behind then."""
     name = f"{Path(path).stem}_{hashlib.sha256(path.encode()).hexdigest()[:8]}"
     module = ModuleType(name)
     module.__file__ = path
     sys.modules[name] = module  # where dataclasses and inspect look for it
-    folder = str(Path(path).parent)
-    sys.path.append(folder)
     try:
-        exec(compile(raw, path, "exec", dont_inherit=True), module.__dict__)
-    except RAISED as error:
+        with _helpers_of(Path(path).parent), _torch_as_it_was():
+            exec(compile(raw, path, "exec", dont_inherit=True), module.__dict__)
+    except BaseException as error:
+        del sys.modules[name]
+        if isinstance(error, KeyboardInterrupt):
+            raise
         line = _line_of(error, path)
         place = f"{shown(path)}:{line}" if line else shown(path)
         if isinstance(error, ModuleNotFoundError):
             raise UserError(f"{place}: {error}; install it, or mend it") from None
         raise UserError(f"{place}: fails on import: {_summary(error)}") from None
-    finally:
-        with contextlib.suppress(ValueError):
-            sys.path.remove(folder)
     return module
 
 
+@contextlib.contextmanager
+def _helpers_of(folder: Path) -> Iterator[None]:
+    """Let a file import the modules of its folder. They are forgotten afterwards, so that the next
+    file gets its own; what has imported them keeps them."""
+    before = set(sys.modules)
+    sys.path.append(str(folder))
+    importlib.invalidate_caches()  # a helper may be newer than what was seen of the folder
+    try:
+        yield
+    finally:
+        with contextlib.suppress(ValueError):
+            sys.path.remove(str(folder))
+        new = set(sys.modules) - before
+        tops = {name for name in new if "." not in name and _lies_in(folder, sys.modules[name])}
+        for name in new:
+            if name.partition(".")[0] in tops:
+                del sys.modules[name]
+
+
+def _lies_in(folder: Path, module: ModuleType) -> bool:
+    """Whether a module is a file of a folder, or a package in it."""
+    file, places = getattr(module, "__file__", None), getattr(module, "__path__", ())
+    if places:
+        return any(Path(place).parent == folder for place in places)
+    return file is not None and Path(file).parent == folder
+
+
+@contextlib.contextmanager
+def _torch_as_it_was() -> Iterator[None]:
+    """Put back the default dtype and whether gradients are recorded, which code of the user's may
+    change for itself. Whoever runs such code has imported torch; this module is read before."""
+    torch = sys.modules.get("torch")
+    if torch is None:
+        yield
+        return
+    dtype, has_gradients = torch.get_default_dtype(), torch.is_grad_enabled()
+    try:
+        yield
+    finally:
+        torch.set_default_dtype(dtype)
+        torch.set_grad_enabled(has_gradients)
+
+
 # What it raises ------------------------------------------------------------------------------
+
+
+@contextlib.contextmanager
+def refusing(what: str, reference: str) -> Iterator[None]:
+    """Turn whatever the user's code raises in the block into a UserError that begins with `what`.
+
+    It may raise anything, an exit or an exception of its own that is no Exception. Only an
+    interruption is not its own.
+    """
+    try:
+        yield
+    except (UserError, KeyboardInterrupt):
+        raise
+    except BaseException as error:
+        raise UserError(f"{what} {failure(error, reference)}") from None
 
 
 def fault_in_user_code(error: BaseException) -> str | None:

@@ -7,58 +7,125 @@ import os
 import sys
 import tempfile
 import traceback
+from importlib import import_module
 from io import TextIOWrapper
-from typing import Annotated, NoReturn
+from typing import Annotated, Any, NamedTuple, NoReturn
 
 import typer
+from typer.core import TyperGroup
 
 import toytrans
-from toytrans.cli import (
-    attention,
-    check,
-    evaluate,
-    exercise,
-    explain,
-    look,
-    runs,
-    sweep,
-    train,
-)
 from toytrans.cli.terminal import note, reporter, silence
 from toytrans.errors import UserError, ran_out_of_memory, shortened
 from toytrans.training import signals
 from toytrans.user_code import fault_in_user_code
 
+TRAIN, LOOK, PROVE, LEARN = "Train", "Look", "Prove", "Learn"
+
+
+class Entry(NamedTuple):
+    """A command: its group in the help, the module and the function that it is, and one line of
+    help, which is the first of the function's own."""
+
+    group: str
+    module: str
+    function: str
+    help: str
+    settings: dict[str, Any] = {}
+
+
+MORE_WORDS = {"context_settings": {"allow_extra_args": True}}
+"""Of commands that answer themselves to words that are no RUN."""
+
+COMMANDS = {
+    "train": Entry(TRAIN, "train", "train", "Train a model from a YAML file and measure it."),
+    "sweep": Entry(
+        TRAIN, "sweep", "sweep", "Train all combinations of values and seeds, and compare them."
+    ),
+    "runs": Entry(TRAIN, "runs", "runs", "List runs: state, best exact match, age, size."),
+    "new": Entry(TRAIN, "explain", "new", "Write a commented config that trains as it is."),
+    "export": Entry(TRAIN, "runs", "export", "Write the model of a run for another runtime."),
+    "translate": Entry(LOOK, "runs", "translate", "Translate sequences of symbols with a run."),
+    "attention": Entry(
+        LOOK, "attention", "attention", "Show what every attention head looks at in a translation."
+    ),
+    "inspect-masks": Entry(
+        LOOK,
+        "look",
+        "inspect_masks",
+        "Show the masks of a padded batch, and their effect.",
+        MORE_WORDS,
+    ),
+    "trace": Entry(LOOK, "look", "trace", "Show every tensor of one attention and its layer."),
+    "report": Entry(LOOK, "runs", "report", "Write one HTML page about a run, or about several."),
+    "check": Entry(
+        PROVE, "check", "check", "Check that masks, loss and layers do what they should."
+    ),
+    "eval": Entry(PROVE, "evaluate", "evaluate", "Measure a run, or compare several."),
+    "doctor": Entry(
+        PROVE, "check", "doctor", "Diagnose a run, or without RUN describe this machine."
+    ),
+    "board": Entry(
+        PROVE, "sweep", "board", "Train published tasks, and compare with their numbers."
+    ),
+    "explain": Entry(
+        LEARN,
+        "explain",
+        "explain",
+        "Explain a task, a fault, a check or a config key, or list them.",
+    ),
+    "demo": Entry(
+        LEARN,
+        "look",
+        "demo",
+        "Show one idea of attention in numbers.",
+        {"no_args_is_help": True},
+    ),
+    "exercise": Entry(LEARN, "exercise", "app", "Find the fault: write, answer, grade exercises."),
+}
+"""The one place where imports wait: a command's module is imported when the command is called or
+completed, and the help of all commands needs none of them."""
+
+
+class Commands(TyperGroup):
+    """The commands, each as it stands in COMMANDS until it is asked for."""
+
+    def resolve_command(self, context: Any, words: list[str]) -> Any:
+        """The command that some words call, imported."""
+        if words and words[0] in COMMANDS:
+            self.commands[words[0]] = imported(words[0])
+        return super().resolve_command(context, words)
+
+
+def imported(name: str) -> Any:
+    """A command with its parameters."""
+    entry = COMMANDS[name]
+    made = getattr(import_module(f"toytrans.cli.{entry.module}"), entry.function)
+    if not isinstance(made, typer.Typer):
+        alone = typer.Typer(**LOOKS, add_completion=False)
+        alone.command(name, rich_help_panel=entry.group, **entry.settings)(made)
+        made = alone
+    command = typer.main.get_command(made)
+    command.name = name
+    return command
+
+
+LOOKS: Any = {"rich_markup_mode": "rich", "pretty_exceptions_enable": False}
 app = typer.Typer(
+    **LOOKS,
+    cls=Commands,
     name="toytrans",
     no_args_is_help=True,
-    rich_markup_mode="rich",
-    pretty_exceptions_enable=False,
     help=(toytrans.__doc__ or "").partition("\n\n")[0],
 )
 
 
-MORE_WORDS = {"allow_extra_args": True}
-"""Of commands that answer themselves to words that are no RUN."""
+def _not_imported() -> None:
+    """What stands for each command in the help of all commands."""
 
-TRAIN, LOOK, PROVE, LEARN = "Train", "Look", "Prove", "Learn"
-app.command("train", rich_help_panel=TRAIN)(train.train)
-app.command("sweep", rich_help_panel=TRAIN)(sweep.sweep)
-app.command("runs", rich_help_panel=TRAIN)(runs.runs)
-app.command("new", rich_help_panel=TRAIN)(explain.new)
-app.command("export", rich_help_panel=TRAIN)(runs.export)
-app.command("translate", rich_help_panel=LOOK)(runs.translate)
-app.command("attention", rich_help_panel=LOOK)(attention.attention)
-app.command("inspect-masks", rich_help_panel=LOOK, context_settings=MORE_WORDS)(look.inspect_masks)
-app.command("trace", rich_help_panel=LOOK)(look.trace)
-app.command("report", rich_help_panel=LOOK)(runs.report)
-app.command("check", rich_help_panel=PROVE)(check.check)
-app.command("eval", rich_help_panel=PROVE)(evaluate.evaluate)
-app.command("doctor", rich_help_panel=PROVE)(check.doctor)
-app.command("board", rich_help_panel=PROVE)(sweep.board)
-app.command("explain", rich_help_panel=LEARN)(explain.explain)
-app.command("demo", rich_help_panel=LEARN, no_args_is_help=True)(look.demo)
-app.add_typer(exercise.app, name="exercise", rich_help_panel=LEARN)
+
+for _name, _entry in COMMANDS.items():
+    app.command(_name, rich_help_panel=_entry.group, help=_entry.help)(_not_imported)
 
 
 def _version(wanted: bool) -> None:
@@ -124,7 +191,9 @@ def _run() -> int:
             if reporter.active:  # every process of a training has the same user errors
                 _refuse(shortened(line))
         return 2
-    except Exception as error:
+    except (KeyboardInterrupt, SystemExit):
+        raise
+    except BaseException as error:  # code of the user's may raise anything
         if ran_out_of_memory(error):
             return _refuse(
                 "out of memory; lower data.batch_tokens, the lengths of the sequences or the sizes "

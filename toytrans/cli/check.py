@@ -25,7 +25,7 @@ from toytrans.cli.terminal import Progress, output, plain, plain_lines, print_pa
 from toytrans.config.hidden_fault import fault_remark, named_fault
 from toytrans.errors import UserError
 from toytrans.files import json_text
-from toytrans.user_code import RAISED, absolute, failure, load, trust
+from toytrans.user_code import absolute, load, refusing, trust
 
 if TYPE_CHECKING:
     from toytrans.checks.result import Report
@@ -170,11 +170,8 @@ def _made_by(name: str) -> dict[str, Any]:
     function = load(reference)
     if not callable(function):
         raise UserError(f"--model {name}: {place} has no function {function_name}")
-    try:
+    with refusing(f"--model {name}: {function_name}() failed:", reference):
         made = function()
-    except RAISED as error:
-        what = failure(error, reference)
-        raise UserError(f"--model {name}: {function_name}() failed: {what}") from error
     given = dict(made) if isinstance(made, dict) else {"model": made}
     if "model" not in given:
         raise UserError(f"--model {name}: the dict it returns lacks 'model', the callable")

@@ -11,7 +11,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from toytrans.inspection.table import printable as printable
+from toytrans.errors import printable as printable
 
 if TYPE_CHECKING:
     from toytrans.report.page import Section

@@ -80,7 +80,6 @@ def train(
 ) -> None:
     """Train a model from a YAML file and measure it."""
     from toytrans.config.load import load_config
-    from toytrans.training.run import CONFIG, Run
 
     if path and config:
         raise UserError(f"{path} and --config {config}: give the config once")
@@ -91,6 +90,8 @@ def train(
     if file is not None:
         name, settings = file.stem, load_config(file, changes, by_option=short)
     elif resume and folder is not None:
+        from toytrans.training.run import CONFIG, Run
+
         Run.open(folder)
         name, settings = folder.name, load_config(folder / CONFIG, changes, short, saved=True)
     else:

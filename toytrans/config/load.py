@@ -96,10 +96,11 @@ def check_config(tree: Tree) -> Config:
 
 
 def _validated(kind: type[Description], tree: Tree) -> Description:
+    places = Places({"": tree.name} | tree.places)
     try:
-        return kind.model_validate(tree.values, context=Places({"": tree.name} | tree.places))
+        return kind.model_validate(tree.values, context=places)
     except ValidationError as error:
-        raise UserError(_reason_of(error, tree)) from None
+        raise UserError(_reason_of(error, places)) from None
 
 
 def as_yaml(config: Config) -> str:
@@ -219,7 +220,7 @@ EXPECTED = {
 """What a key takes, by the first word of pydantic's name for the problem."""
 
 
-def _reason_of(error: ValidationError, tree: Tree) -> str:
+def _reason_of(error: ValidationError, places: Places) -> str:
     """Why a tree of values is refused, in one line: file, line, key, what was found, what is
     expected. It is the first problem, unknown keys before all others."""
     problems = error.errors()
@@ -232,7 +233,7 @@ def _reason_of(error: ValidationError, tree: Tree) -> str:
     elif kind == "extra_forbidden":
         message = f"unknown key; {_instead_of('.'.join(path[:-1]), path[-1])}"
     elif kind == "missing" and not isinstance(problem["loc"][-1], int):
-        option = "" if tree.name == IN_PYTHON else f", or give --set {'.'.join(path)}=..."
+        option = "" if places[""] == IN_PYTHON else f", or give --set {'.'.join(path)}=..."
         message = f"missing; add it{option}"
     else:
         if kind == "missing":  # a value of a list
@@ -241,7 +242,7 @@ def _reason_of(error: ValidationError, tree: Tree) -> str:
         message = f"found {_shown(problem['input'])}{expected}"
     key = ".".join(path)
     shown = key if key.isprintable() else repr(key)[1:-1]  # it may hold line ends
-    return f"{tree.place(key)}: {shown + ': ' if key else ''}{message}"
+    return f"{places.of(key)}: {shown + ': ' if key else ''}{message}"
 
 
 def _instead_of(section: str, name: str) -> str:

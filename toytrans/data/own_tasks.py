@@ -49,7 +49,6 @@ from toytrans.data.task_pairs import (
 )
 from toytrans.errors import UserError
 from toytrans.tokens import Vocabulary
-from toytrans.user_code import RAISED
 
 Row = list[int]
 
@@ -138,7 +137,10 @@ class OwnTask:
         if getattr(made, "target_symbols", None) is not None:
             said = self._names(made, "target_symbols", None)
         self.symbols, names = len(known), tuple(dict.fromkeys((*known, *said)))
-        separators = tuple(map(str, getattr(made, "separators", ())))
+        separators = getattr(made, "separators", ())
+        if not isinstance(separators, list | tuple | str):
+            self.refuse(f"separators: {_short(separators)}; it may be a list of its symbols")
+        separators = tuple(map(str, separators))
         if unknown := sorted(set(separators) - set(names)):
             self.refuse(f"separators: {unknown[0]!r} is none of its symbols")
         self.vocabulary = Vocabulary(names, separators)
@@ -170,10 +172,8 @@ class OwnTask:
         raise UserError(f"{self.name}: {reason}") from None
 
     def _returned(self, function: Callable[..., Any], call: str, *arguments: Any) -> Any:
-        try:
+        with user_code.refusing(f"{self.name}: {call} raises", self.reference):
             return function(*arguments)
-        except RAISED as error:
-            self.refuse(f"{call} raises {user_code.failure(error, self.reference)}")
 
     def _answer(self, function: Any, size: int, given: Row | int, *more: Any) -> Row:
         """What a function of the task answers, as a list of whole numbers below `size`."""
@@ -203,6 +203,8 @@ class OwnTask:
             self.refuse(f"names its {len(names)} symbols itself; leave data.symbols out")
         if any(name.split() != [name] for name in names) or len(set(names)) != len(names):
             self.refuse(f"{key}: names of symbols differ and have no blanks")
+        if odd := [name for name in names if not _has_utf8(name)]:
+            self.refuse(f"{key}: {odd[0]!a} is no text; it holds half a character")
         if not 1 <= len(names) <= MOST_SYMBOLS:
             self.refuse(f"{key}: {len(names):,} names; it may have 1 to {MOST_SYMBOLS:,}")
         return names
@@ -270,6 +272,15 @@ def _rows(src: Tensor, length: Tensor) -> list[Row]:
 def _call(given: Row | int) -> str:
     """A call in words: of the target of a source, or of a source of a length."""
     return f"source({given}, random)" if isinstance(given, int) else f"target({_short(given)})"
+
+
+def _has_utf8(text: str) -> bool:
+    """Whether a file can hold a text. Half of a surrogate pair, say, has no bytes."""
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
 
 
 def _whole(value: Any) -> int | None:

@@ -15,15 +15,6 @@ FEATURES, PLACES = 8, 12
 """How many features, and how many positions, are shown of a large tensor."""
 
 
-JOINERS = "\u200c\u200d"
-"""Zero-width joiners of letters and emoji: unprintable to Python, but harmless."""
-
-
-def printable(text: str) -> str:
-    """Text on one line whose control characters are shown, not obeyed."""
-    return "".join(c if c.isprintable() or c in JOINERS else repr(c)[1:-1] for c in text)
-
-
 @dataclass(frozen=True)
 class Table:
     """One table to be printed.

@@ -61,9 +61,9 @@ def build_own_model(config: ModelSettings, reference: str, size: int) -> Seq2Seq
                 with torch.no_grad():
                     logits = model.start_decoding(src, 1).next_logits(first[:, 0])
                 _check_shape(logits, (2, size), f"{name}: {asked}")
-    except UserError:
+    except (UserError, KeyboardInterrupt):
         raise
-    except user_code.RAISED as error:
+    except BaseException as error:  # code of the user's may raise anything
         raise UserError(f"{name}: {asked} fails: {user_code.failure(error, reference)}") from None
     return model.train()
 

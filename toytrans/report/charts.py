@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING, Any
 
 from markupsafe import Markup, escape
 
+from toytrans.errors import printable
 from toytrans.figures import drawn
-from toytrans.inspection.table import printable
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

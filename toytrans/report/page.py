@@ -8,7 +8,7 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 
 from toytrans import __version__
-from toytrans.inspection.table import printable
+from toytrans.errors import printable
 
 
 class Cell(NamedTuple):

@@ -46,7 +46,7 @@ from toytrans.training.lock import is_locked
 from toytrans.training.run import METRICS, Run
 from toytrans.training.session import open_session
 from toytrans.training.signals import end_at_once, exit_if_signalled
-from toytrans.user_code import RAISED, as_read, digests, fault_in_user_code, trust_as_read
+from toytrans.user_code import digests, fault_in_user_code, hand_over, take_over
 
 FAILED = "failed.json"
 
@@ -155,7 +155,9 @@ def run(trial: Trial) -> Failure | None:
         return _train_and_measure(trial)
     except UserError as error:
         return failed(trial, str(error))
-    except RAISED as error:
+    except KeyboardInterrupt:
+        raise
+    except BaseException as error:  # code of the user's may raise anything
         if ran_out_of_memory(error):
             remedy = "lower data.batch_tokens or the sizes of the model"
             return failed(trial, f"out of memory; {remedy}")
@@ -212,7 +214,7 @@ def run_here(trials: Sequence[Trial], jobs: int | None = None) -> Generator[list
         while waiting or running:
             while waiting and len(running) < at_once:
                 trial = waiting.pop(0)
-                given = trial, as_read(trial.config.references.values())
+                given = trial, hand_over(trial.config.references.values())
                 process = context.Process(target=_child, args=given)
                 with contextlib.suppress(OSError, EOFError), main_hidden(), signals_blocked():
                     process.start()  # nothing starts where the fork server was killed
@@ -275,7 +277,7 @@ def _child(trial: Trial, code: Mapping[str, bytes]) -> None:
     """The program of one process. code: the user's, as the parent has read it."""
     end_at_once()
     threading.Thread(target=_end_with_parent, daemon=True).start()
-    trust_as_read(code)
+    take_over(code)
     sys.exit(HAS_FAILED if run(trial) else 0)
 
 
@@ -309,7 +311,7 @@ def run_on_ray(trials: Sequence[Trial], jobs: int | None = None) -> Generator[li
                     device = trial.config.device
                     on_gpu = device.startswith("cuda") or (device == "auto" and has_gpus)
                     placed = task.options(num_gpus=float(on_gpu))
-                    given = trial, as_read(trial.config.references.values()), os.getcwd()
+                    given = trial, hand_over(trial.config.references.values()), os.getcwd()
                     running[placed.remote(*given)] = trial
                 ended = list[Ended]()
                 for each in ray.wait(list(running), num_returns=len(running), timeout=1.0)[0]:
@@ -356,7 +358,7 @@ def _connected() -> Iterator[Any]:
 def _task(trial: Trial, code: Mapping[str, bytes], folder: str) -> Failure | None:
     """The program of one task, in the folder of the command. code: the user's, as it was read."""
     end_at_once()
-    trust_as_read(code)
+    take_over(code)
     if not os.path.isdir(folder):
         lost = f"{folder}: not on {platform.node()}; the nodes must share the folder of the command"
         return Failure(reason=lost)

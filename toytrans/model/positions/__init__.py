@@ -124,9 +124,9 @@ def _try_out(name: str, check: Callable[[], None]) -> None:
     try:
         with torch.random.fork_rng(devices=[]), torch.no_grad():
             check()
-    except UserError:
+    except (UserError, KeyboardInterrupt):
         raise
-    except user_code.RAISED as error:
+    except BaseException as error:  # code of the user's may raise anything
         raise UserError(
             f"{user_code.shown(name)}: fails when it is tried out: {user_code.failure(error, name)}"
         ) from None
