@@ -58,7 +58,7 @@ def test_a_page_of_several_runs_says_which_are_broken(one: Path, command: Comman
     hidden = hide("no_causal")
     for name, fault in (("broken", "no_causal"), ("exercise", hidden)):
         shutil.copytree(one, name)
-        config = Path(name, "config.yaml")
+        config = Path(name, "resolved.yaml")
         config.write_text(config.read_text().replace("fault: null", f"fault: {fault}"))
     page = pages(command, "broken", "exercise")
     assert page.count("broken on purpose: no_causal") == page.count("an exercise") == 1

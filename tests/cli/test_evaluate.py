@@ -14,7 +14,7 @@ def test_a_run_that_is_named_twice_is_measured_once(run: Path, command: Command)
 
 def test_the_newest_run_is_named_with_what_is_missing(run: Path, command: Command):
     assert command("translate", "1").err == "run: runs/c, the newest\n"
-    config = run / "config.yaml"
+    config = run / "resolved.yaml"
     config.write_text(config.read_text().replace("max_steps: 6", "max_steps: 9"))
     answer = command("translate", "1")
     assert answer.err == "run: runs/c, the newest; training is unfinished: step 6 of 9\n"

@@ -23,7 +23,7 @@ def test_every_run_is_listed_with_its_state(run: Path, command: Command, monkeyp
     }
     for age, name in enumerate(states):
         path = Path(shutil.copytree(run, runs / name))
-        config = path / "config.yaml"
+        config = path / "resolved.yaml"
         fault = {"good": "no_causal", "started": hide("no_norm")}.get(name, "null")
         config.write_text(config.read_text().replace("fault: null", f"fault: {fault}"))
         if name == "started":

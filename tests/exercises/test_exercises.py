@@ -113,7 +113,7 @@ def test_the_hidden_fault_is_at_work_wherever_the_run_is_loaded(folder: Path, co
     assert [command("check", run, *check).code for run in ("hidden", "sound")] == [1, 0]
     # the doctor of an exercise reads the records, and not the name
     told = command("doctor", "hidden").out
-    path = Path("hidden/config.yaml")
+    path = Path("hidden/resolved.yaml")
     path.write_text(re.sub(r"fault: hidden-\w+", "fault: null", path.read_text()))
     assert load_config(path).fault is None and command("doctor", "hidden").out == told
 

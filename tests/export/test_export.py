@@ -175,7 +175,7 @@ def test_the_command_says_what_it_checked_and_writes_nothing_else(folder: Path, 
     ]
     assert {path.name for path in folder.iterdir()} - before == {"x.safetensors"}
     assert {"reverse.safetensors", "reverse_sinusoidal-huggingface"} < before, "names of their own"
-    config = folder / "reverse" / "config.yaml"
+    config = folder / "reverse" / "resolved.yaml"
     config.write_text(config.read_text().replace("max_steps: 6", "max_steps: 60"))
     answer = command("export", "reverse", "--format", "safetensors", "--out", "part")
     assert "training is unfinished: step 6 of 60" in answer.out
@@ -233,7 +233,7 @@ def test_refusals(folder: Path, refused: Callable[..., str], monkeypatch):
     assert "anchored; take --format safetensors or onnx" in refused(
         "export", "reverse", "--format", "huggingface"
     )
-    config = folder / "reverse" / "config.yaml"
+    config = folder / "reverse" / "resolved.yaml"
     config.write_text(config.read_text().replace("fault: null", "fault: no_causal"))
     assert "broken on purpose: no_causal" in refused(
         "export", "reverse", *with_format, "--out", "x"

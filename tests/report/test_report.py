@@ -191,7 +191,7 @@ def test_runs_in_every_state(folder: Path, here: Path, command: Command) -> None
         shutil.copytree(folder / "one", runs / name)
     (runs / "bad" / "data.json").write_text("{")
     shutil.rmtree(runs / "started" / "checkpoints")
-    config = runs / "b" / "config.yaml"
+    config = runs / "b" / "resolved.yaml"
     config.write_text(config.read_text().replace("seed: 0", "seed: 1"))
     measure_run(load(runs / "a"), [of_lengths()])
     kept = runs / "a/eval.json"

@@ -262,11 +262,11 @@ def test_broken_and_unfinished_runs_are_marked_and_not_averaged(runs, command: C
     """Unfinished, diverged, damaged weights, a config that cannot be read, and one sound run."""
     more = ("--set", "model.positions=rotary", "--set", "train.lr=1e30", "--seed", "7")
     assert command("train", "c.yaml", *more, "--out", "runs/diverged").code == 1
-    config = Path("runs/rotary-1/config.yaml")
+    config = Path("runs/rotary-1/resolved.yaml")
     config.write_text(config.read_text().replace("max_steps: 6", "max_steps: 9"))
     for weights in Path("runs/anchored-0").glob("checkpoints/*.safetensors"):
         weights.write_bytes(b"\0" * 99)
-    Path("runs/anchored-1/config.yaml").write_text("{")
+    Path("runs/anchored-1/resolved.yaml").write_text("{")
     answer = command("eval", "runs")
     assert answer.code == 0, answer.err
     lines = [line for line in answer.out.splitlines() if line.startswith("not counted: ")]
@@ -274,7 +274,7 @@ def test_broken_and_unfinished_runs_are_marked_and_not_averaged(runs, command: C
     said = {
         "runs/rotary-1": "unfinished: step 6 of 9",
         "runs/anchored-0": "step-6.safetensors",
-        "runs/anchored-1": "config.yaml",
+        "runs/anchored-1": "resolved.yaml",
         "runs/diverged": "diverged by step",
     }
     assert reasons.keys() == said.keys()

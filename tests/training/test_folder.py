@@ -117,7 +117,14 @@ def test_a_training_killed_before_its_config_was_written_starts_again(command: C
     assert steps_of(Path("r")) == [1, 2, 3, 4, 5, 6]
 
 
-NAMES = ("config.yaml", "data.json", "environment.json", "metrics.jsonl", "checkpoints.json")
+NAMES = (
+    "config.yaml",
+    "resolved.yaml",
+    "data.json",
+    "environment.json",
+    "metrics.jsonl",
+    "checkpoints.json",
+)
 
 
 @pytest.mark.usefixtures("in_time")

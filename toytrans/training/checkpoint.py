@@ -313,7 +313,7 @@ def copy_into(ours: Tensors, theirs: Tensors) -> None:
         )
         if have != want:
             raise ValueError(
-                f"tensor {name} is {have}, in the model of config.yaml {want}: the two do not "
+                f"tensor {name} is {have}, in the model of resolved.yaml {want}: the two do not "
                 "belong together"
             )
     with torch.no_grad():
