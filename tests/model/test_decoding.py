@@ -63,6 +63,16 @@ def test_decoding_is_the_model_applied_to_the_prefix_under_every_fault(fault):
             state.select(torch.tensor([1, 0, 2, 2, 4, 5, 7, 7]))
 
 
+@torch.no_grad()
+def test_no_position_takes_the_anchors_of_a_model_without_other_positions():
+    """Without them cross-attention cannot tell the order of a source."""
+    model = lively({"positions": "none", "cross_positions": "anchored"})
+    tgt_in, turned = torch.tensor([[1, 4, 7]]), SRC[:1, [0, 4, 3, 2, 1, 5]]
+    assert not torch.allclose(model(SRC[:1], tgt_in), model(turned, tgt_in), atol=1e-3)
+    plant("no_position", model)
+    assert torch.allclose(model(SRC[:1], tgt_in), model(turned, tgt_in), atol=1e-12)
+
+
 @pytest.mark.parametrize("model", ["anchored", "rotary", EVERY_ANCHOR], ids=str)
 @torch.no_grad()
 def test_each_beam_sees_its_own_past_alone(model):
