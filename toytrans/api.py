@@ -119,6 +119,8 @@ def load(
     run = Run.open(Path(path), trust_code, str(checkpoint), device)
     with tuned():  # a model draws weights before it gets those saved
         run.model.eval()
+    for sentence in run.notes:
+        logger.warning("%s", sentence)
     return run
 
 

@@ -124,6 +124,8 @@ def open_run(path: Path | None, checkpoint: str = "best", device: str = "cpu") -
     run = Run.open(path or newest(), checkpoint=checkpoint, device=device)
     assert run.model, "errors of a checkpoint come before anything else is said"
     warn_of_fault(run.config.fault)
+    for sentence in run.notes:
+        note(sentence)
     return run
 
 

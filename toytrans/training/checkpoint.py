@@ -18,7 +18,7 @@ import re
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Annotated, BinaryIO, ClassVar, Literal
+from typing import Annotated, Any, BinaryIO, ClassVar, Literal
 
 import safetensors.torch
 import torch
@@ -152,14 +152,20 @@ def pick_step(run: Path, which: str) -> int:
 # Writing and deleting ----------------------------------------------------------------------------
 
 
-def save_checkpoint(run: Path, progress: Progress, tensors: Tensors, keep: int = 2) -> None:
+def save_checkpoint(
+    run: Path,
+    progress: Progress,
+    tensors: Tensors,
+    keep: int = 2,
+    trained_with: dict[str, Any] | None = None,
+) -> None:
     """Write a checkpoint, and delete older ones except the newest `keep` and the best.
 
     Raises UserError if a file cannot be written. Older checkpoints then stay as they were.
     """
     step, before = progress.step, saved_steps(run)
     file, sums = checkpoint_file(run, step), listed_checkpoints(run)
-    raw = _bytes_of(progress, tensors)
+    raw = _bytes_of(progress, tensors, trained_with)
     if os.path.lexists(file):
         raise UserError(f"{file}: not written by this training; move it away, then resume")
     sums = {other: sums[other] for other in before if other in sums}
@@ -186,9 +192,13 @@ def try_to_save(run: Path, progress: Progress, tensors: Tensors) -> None:
         write_new(draft, _bytes_of(progress, tensors))
 
 
-def _bytes_of(progress: Progress, tensors: Tensors) -> bytes:
+def _bytes_of(
+    progress: Progress, tensors: Tensors, trained_with: dict[str, Any] | None = None
+) -> bytes:
     """The file of a checkpoint. Tensors that share memory are written one by one."""
     about = {"format": FORMAT, "progress": json.dumps(asdict(progress), allow_nan=False)}
+    if trained_with is not None:
+        about["trained_with"] = json.dumps(trained_with)
     apart = {}
     for name, tensor in tensors.items():
         apart[name] = tensor.detach().to("cpu", copy=True).contiguous()
@@ -247,6 +257,19 @@ def read_progress(run: Path, step: int) -> Progress:
     """The progress of a checkpoint, from its first bytes alone. Raises UserError."""
     with refusing(run, step), open_regular(checkpoint_file(run, step)) as file:
         return _progress_in(file, step)
+
+
+def read_trained_with(run: Path, step: int) -> dict[str, Any] | None:
+    """What the weights of a checkpoint were trained with; None if it does not say. Raises
+    UserError."""
+    with refusing(run, step), open_regular(checkpoint_file(run, step)) as file:
+        size = int.from_bytes(file.read(8), "little")
+        try:
+            text = json.loads(file.read(min(size, MOST_BYTES_OF_HEADER)))["__metadata__"]
+            found = json.loads(text["trained_with"])
+            return found if {"settings", "code", "data"} <= found.keys() else None
+        except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
+            return None
 
 
 def _progress_in(file: BinaryIO, step: int) -> Progress:

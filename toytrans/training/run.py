@@ -43,6 +43,7 @@ from toytrans.training.checkpoint import (
     load_checkpoint,
     pick_step,
     read_progress,
+    read_trained_with,
     refusing,
     saved_steps,
     weights_of,
@@ -50,6 +51,12 @@ from toytrans.training.checkpoint import (
 from toytrans.training.devices import choose_device, tuned
 from toytrans.training.faults import build_model
 from toytrans.training.lock import is_locked
+from toytrans.training.trained_with import (
+    TrainedWith,
+    changed_files,
+    trained_with,
+    unlike_settings,
+)
 from toytrans.user_code import trust
 
 CONFIG, RESOLVED = "config.yaml", "resolved.yaml"
@@ -231,6 +238,7 @@ class Run:
     def model(self) -> Seq2Seq:
         """The model of the checkpoint, in eval mode, in fp32 (fp64 where it was trained so).
         Raises UserError if it cannot be read, or does not fit the config."""
+        self.check_settings()
         model = build_model(self.config, self.facts.vocabulary)
         _, saved = load_checkpoint(self.path, self.step)
         of_training = ("optimizer/", "random/")
@@ -238,6 +246,35 @@ class Run:
         with refusing(self.path, self.step):
             copy_into(weights_of(model), theirs)
         return model.eval().to(choose_device(self.device))
+
+    def check_settings(self) -> None:
+        """Raise UserError if the settings are not those that the weights were trained with."""
+        before = read_trained_with(self.path, self.step)
+        if before and (unlike := unlike_settings(before, self._now)):
+            raise UserError(
+                f"{self.path / RESOLVED}: not what the weights of step {self.step} were trained "
+                f"with: {', '.join(unlike)}; set it back"
+            )
+
+    @cached_property
+    def _now(self) -> TrainedWith:
+        return trained_with(self.config)
+
+    @property
+    def notes(self) -> list[str]:
+        """What whoever opens the run should know of its weights, one sentence each. Raises
+        UserError if the checkpoint cannot be read."""
+        notes, before = list[str](), read_trained_with(self.path, self.step)
+        if self.checkpoint == "best":
+            progress = read_progress(self.path, self.steps[-1])
+            if progress.best_step not in (None, self.step):
+                best = f"the best checkpoint, step {progress.best_step}, is gone"
+                notes.append(f"{self.path}: {best}; the last one, step {self.step}, is taken")
+        if before is None:
+            notes.append(f"{self.path}: step {self.step} does not say what it was trained with")
+        elif changed := changed_files(before, self._now):
+            notes.append(f"{self.path}: changed since it was trained: {', '.join(changed)}")
+        return notes
 
     @property
     def title(self) -> str:

@@ -67,6 +67,8 @@ def open_session(
             if rank == 0:
                 writer = stack.enter_context(RunWriter(path).locked())
             saved = Run.open(path)
+            if saved.steps:
+                saved.at("last").check_settings()
             settings = settings_for_resume(saved.given, saved.config, config, path)
         else:
             settings = resolve(config)

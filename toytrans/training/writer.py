@@ -30,6 +30,7 @@ from toytrans.training.checkpoint import (
 )
 from toytrans.training.lock import take_lock
 from toytrans.training.run import CONFIG, DATA, ENVIRONMENT, METRICS, RESOLVED, Record
+from toytrans.training.trained_with import TrainedWith, trained_with
 
 
 class RunWriter:
@@ -41,6 +42,7 @@ class RunWriter:
     def __init__(self, path: Path) -> None:
         self.path, self.note = path, ""
         self._locked: os.stat_result | None = None
+        self._trained_with: TrainedWith | None = None
 
     @contextlib.contextmanager
     def locked(self) -> Iterator["RunWriter"]:
@@ -77,6 +79,7 @@ class RunWriter:
 
         Raises UserError, before it writes, if a link or a folder has the name of one of its files.
         """
+        self._trained_with = trained_with(settings)
         vocabulary = facts.vocabulary
         data = {
             "symbols": vocabulary.symbols,
@@ -106,7 +109,7 @@ class RunWriter:
         Raises UserError if it cannot be written; older checkpoints then stay as they were.
         """
         self._check_still_here()
-        save_checkpoint(self.path, progress, tensors, keep)
+        save_checkpoint(self.path, progress, tensors, keep, self._trained_with)
 
     def try_to_save(self, progress: Progress, tensors: Tensors) -> None:
         """Write a checkpoint and remove it. Raises UserError if it cannot be written."""
