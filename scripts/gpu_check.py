@@ -1,4 +1,4 @@
-"""What a CUDA machine is wanted for, in one run: equality, time to solve, rates, memory, decoding.
+"""What a CUDA machine is wanted for, in one run: equality, speed, memory, decoding, commands.
 
     python scripts/gpu_check.py --minutes 8 --out found.jsonl
 
@@ -16,6 +16,7 @@ that runs a step again takes the place of what a CUDA graph replays.
 import argparse
 import contextlib
 import gc
+import io
 import itertools
 import json
 import os
@@ -50,6 +51,7 @@ from rich.console import Console
 from rich.table import Table
 
 import toytrans
+from toytrans.cli import main as main_of_toytrans
 from toytrans.doctor.machine import installed
 from toytrans.model.positions import scheme_names
 from toytrans.training import session
@@ -465,12 +467,56 @@ def decoded(machine: Machine, spec: Decoding, how: str, rows: int, ours: Answers
     return found
 
 
+# Commands ------------------------------------------------------------------------------------
+
+COMMANDS = {
+    "eval": ("eval", "RUN", "--examples", "20"),
+    "translate": ("translate", "RUN", "3 1 2"),
+    "trace": ("trace", "RUN", "3 1 2"),
+    "inspect-masks": ("inspect-masks", "RUN", "--src", "3 1 2"),
+    "export": ("export", "RUN", "--format", "safetensors"),
+}
+
+
+def commands(machine: Machine) -> Rows:
+    """Every command with `--device`, on a run that was hardly trained."""
+    run = machine.folder / "commands"
+    config = equality_config(machine, SCHEMES["anchored"], "fp32", 5)
+    yield {"command": "train"}, partial(train_for_commands, config, run)
+    for name, words in COMMANDS.items():
+        given = [str(run) if word == "RUN" else word for word in words]
+        yield {"command": name}, partial(commanded, machine, given)
+
+
+def train_for_commands(config: Row, run: Path) -> Row:
+    toytrans.train(config, run)
+    return {}
+
+
+def commanded(machine: Machine, words: list[str]) -> Row:
+    """Whether a command prints on the device what it prints on the CPU; last digits may differ."""
+    printed = []
+    for device in (machine.device, "cpu"):
+        out, folder = io.StringIO(), machine.new_run()
+        folder.mkdir()
+        given = patch.object(sys, "argv", ["toytrans", *words, "--device", device])
+        with contextlib.chdir(folder), contextlib.redirect_stdout(out), given:
+            try:
+                main_of_toytrans()
+            except SystemExit as stop:
+                if stop.code:
+                    raise RuntimeError(f"exit code {stop.code}") from None
+        printed.append(out.getvalue())
+    return {"lines": printed[0].count("\n"), "same_as_on_cpu": printed[0] == printed[1]}
+
+
 SECTIONS: dict[str, tuple[int, Callable[[Machine], Rows]]] = {
     "equality": (30, equality),
     "solving": (6, solving),
     "rates": (30, rates),
     "large": (24, large),
     "decoding": (10, decoding),
+    "commands": (3, commands),
 }
 """The sections in the order of their weight: the share of the time, and the rows."""
 

@@ -26,7 +26,15 @@ def test_every_section_runs_and_finds_no_difference(tmp_path):
     out = tmp_path / "out.jsonl"
     assert script("gpu_check").main([*QUICK, "--out", str(out)]) == 0
     found = rows_of(out)
-    assert list(found) == ["machine", "equality", "solving", "rates", "large", "decoding"]
+    assert list(found) == [
+        "machine",
+        "equality",
+        "solving",
+        "rates",
+        "large",
+        "decoding",
+        "commands",
+    ]
     assert {row["verdict"] for rows in found.values() for row in rows} == {"ok"}
     assert [row["precision"] for row in found["equality"]] == ["fp32", "bf16"]
     for row in found["equality"]:
@@ -40,6 +48,7 @@ def test_every_section_runs_and_finds_no_difference(tmp_path):
         "BART",
     }
     assert all(row["rate"] > 0 for section in ("rates", "large") for row in found[section])
+    assert all(row["same_as_on_cpu"] for row in found["commands"][1:])
     ways = {(row["who"], row["how"]) for row in found["decoding"] if "rate" in row}
     assert ways == {(who, how) for who in ("ours", "HF generate") for how in ("greedy", "beam")}
 
