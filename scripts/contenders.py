@@ -39,8 +39,8 @@ from toytrans.model.build import as_transformer
 from toytrans.model.decoding import search
 from toytrans.resolve import resolve
 from toytrans.tokens import BOS_ID, EOS_ID, FIRST_SYMBOL_ID, PAD_ID
-from toytrans.training.devices import choose_precision
-from toytrans.training.graphs import cuda_capture
+from toytrans.training.devices import choose_device, choose_precision
+from toytrans.training.graphs import Recorder, cuda_capture
 from toytrans.training.session import new_model
 from toytrans.training.trainer import Trainer
 
@@ -229,11 +229,13 @@ def loader(pairs: Pairs, rows: int) -> Iterator[Batch]:
 
 def our_step(spec: Training, config: Settings) -> Step:
     """The step of `toytrans train`: forward, loss, backward, clip, AdamW."""
-    device, dataset = torch.device(spec.device), open_dataset(config)
+    device, dataset = choose_device(spec.device), open_dataset(config)
     precision = choose_precision(config.train.precision, device, config.model.d_model)
     model = new_model(config, dataset, precision, device).train()
-    capture = cuda_capture(device) if spec.recorded else None
-    trainer = Trainer(config, dataset, model, precision, capture=capture)
+    recorder = None
+    if device.type == "cuda":
+        recorder = Recorder(device, cuda_capture(device) if spec.recorded else None, print)
+    trainer = Trainer(config, dataset, model, precision, recorder=recorder)
     return lambda batch: trainer.take_step([(batch, 0)])
 
 

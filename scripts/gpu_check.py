@@ -56,7 +56,7 @@ from toytrans.doctor.machine import installed
 from toytrans.model.positions import scheme_names
 from toytrans.training import session
 from toytrans.training.checkpoint import load_checkpoint, saved_steps
-from toytrans.training.graphs import Capture, Work, cuda_capture
+from toytrans.training.graphs import WIDEST, Recorder, Work, cuda_capture
 
 ROOT = Path(__file__).parent.parent
 
@@ -258,25 +258,22 @@ def trained(machine: Machine, config: Row, recorded: bool, stop_at: int | None =
 def recording(machine: Machine, recorded: bool) -> Iterator[None]:
     """Let trainings in this block be recorded, or not, and count the shapes that are."""
 
-    def capture_of(*_: Any) -> Capture | None:
-        if not recorded:
-            return None
-        capture = cuda_capture(torch.device("cuda:0")) if machine.device == "cuda" else run_again
+    def open_counting(*given: Any) -> Recorder:
+        device, report = given[1], given[-1]
+        capture = cuda_capture(device) if device.type == "cuda" else run_again
 
-        def counted(warm_up: Work, work: Work) -> Work:
+        def counted(work: Work) -> Work:
             machine.recorded += 1
-            return capture(warm_up, work)
+            return capture(work)
 
-        return counted
+        return Recorder(device, counted if recorded else None, report)
 
-    with patch.object(session, "choose_capture", capture_of):
+    with patch.object(session, "open_recorder", open_counting):
         yield
 
 
-def run_again(warm_up: Work, work: Work) -> Work:
+def run_again(work: Work) -> Work:
     """In the place of a CUDA graph: a replay does the work again."""
-    with torch.random.fork_rng([]):
-        warm_up()
     return work
 
 
@@ -330,7 +327,6 @@ SIZES = (
 """A model, and padded tokens of a batch."""
 
 TINY = Size(16, 1, 2, 5)
-RECORDED_UP_TO = 256
 
 
 def rates(machine: Machine) -> Rows:
@@ -345,11 +341,11 @@ def rates(machine: Machine) -> Rows:
                 continue  # a section of its own
             spec = Training(who, size, rows, precision, device=machine.device)
             if who == "ours":
-                records = size.d_model <= RECORDED_UP_TO and machine.device == "cuda"
+                records = size.d_model <= WIDEST and machine.device == "cuda"
                 spec = replace(spec, bucketed=True, recorded=records)
             about = {"size": size.name, "tokens": tokens, "who": who, "precision": precision}
             yield about, partial(rate, machine, spec, ours)
-        if size.d_model <= RECORDED_UP_TO:
+        if size.d_model <= WIDEST:
             spec = Training("ours", size, rows, "bf16", bucketed=True, device=machine.device)
             about = {"size": size.name, "tokens": tokens, "who": "ours, eager", "precision": "bf16"}
             yield about, partial(rate, machine, spec, ours)
@@ -444,8 +440,7 @@ def train_for_decoding(machine: Machine, run: Path) -> Row:
         config["train"] = {"max_steps": 2}
         config["data"] = DECODING["data"] | {"valid_examples": 5, "train_length": [1, 5]}
         config["model"] = DECODING["model"] | {"d_model": 16}
-    with recording(machine, machine.device == "cuda"):
-        trained = toytrans.train(config, run)
+    trained = toytrans.train(config, run)
     last = trained.records[-1]
     return {"seconds_of_training": last["elapsed_s"], "exact": last["valid_exact_match"]}
 

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from conftest import script
 
-from toytrans.training.graphs import GraphedUpdate
+from toytrans.training.graphs import Recorder
 
 QUICK = ["--device", "cpu", "--quick"]
 
@@ -54,15 +54,15 @@ def test_every_section_runs_and_finds_no_difference(tmp_path):
 
 
 def test_a_difference_and_an_error_are_noticed(tmp_path, monkeypatch):
-    call, done = GraphedUpdate.__call__, []
+    take, done = Recorder.take, []
 
-    def wrong(self, parts, tokens, lr):
+    def wrong(self, step, parts, tokens, lr):
         done.append(lr)
-        if len(done) > 24:  # the two recorded trainings of the first precision
+        if len(done) > 48:  # the four trainings of the first precision
             raise ZeroDivisionError("ours")
-        return call(self, parts, tokens, 2 * lr)
+        return take(self, step, parts, tokens, 2 * lr if self.capture else lr)
 
-    monkeypatch.setattr(GraphedUpdate, "__call__", wrong)
+    monkeypatch.setattr(Recorder, "take", wrong)
     out = tmp_path / "out.jsonl"
     assert script("gpu_check").main(["equality", "large", *QUICK, "--out", str(out)]) == 1
     found = rows_of(out)

@@ -376,11 +376,11 @@ def test_what_followed_may_be_stated(tmp_path):
     assert resume(tmp_path, (), stated) == load(tmp_path, PLAIN)
 
 
-def test_limits_the_device_and_cuda_graphs_may_change(tmp_path):
+def test_limits_and_the_device_may_change(tmp_path):
     values = ("max_steps=2000", "max_seconds=60", "stop_at_exact_match=0.99", "patience=3")
-    values += ("cuda_graphs=true", "keep_checkpoints=5")
+    values += ("keep_checkpoints=5",)
     overrides = ("device=cpu", *(f"train.{value}" for value in values))
-    resumed = resume(tmp_path, ("train.cuda_graphs=false",), overrides)
+    resumed = resume(tmp_path, (), overrides)
     derived = ("train.warmup_steps=100", "train.eval_every=250")
     assert resumed == load(tmp_path, PLAIN, *overrides, *derived)
 

@@ -98,7 +98,7 @@ def test_every_reason_to_stop(tmp_path, train, reason, step):
 
 def spoil(trainer, monkeypatch, step: int, what: str) -> None:
     """Make a number infinite or NaN as soon as a step was taken."""
-    update, evaluate = trainer._update, trainer_module.evaluate
+    update, evaluate = trainer.update, trainer_module.evaluate
 
     def spoilt(parts, tokens, lr):
         loss, norm = update(parts, tokens, lr)
@@ -113,7 +113,7 @@ def spoil(trainer, monkeypatch, step: int, what: str) -> None:
                 next(model.parameters()).fill_(math.nan)
         return evaluate(model, *given)
 
-    monkeypatch.setattr(trainer, "_update", spoilt)
+    monkeypatch.setattr(trainer, "update", spoilt)
     monkeypatch.setattr(trainer_module, "evaluate", measure)
 
 

@@ -18,7 +18,7 @@ from toytrans.errors import UserError, did_you_mean
 from toytrans.user_code import SHIPPED, is_reference, trust
 
 LIMITS = ("max_steps", "max_seconds", "stop_at_exact_match", "patience")
-MAY_DIFFER = ("device", *(f"train.{key}" for key in (*LIMITS, "cuda_graphs", "keep_checkpoints")))
+MAY_DIFFER = ("device", *(f"train.{key}" for key in (*LIMITS, "keep_checkpoints")))
 """What may change when a run is resumed: limits, and what changes no numbers."""
 
 OWN_CODE = ("data.task", "model.class", "model.positions", "model.cross_positions")

@@ -344,9 +344,6 @@ class TrainConfig(Section):
     precision: Literal["auto", "fp32", "bf16", "fp64"] = "auto"
     """Precision of matrix products. auto takes bf16 if the device has instructions for it, except
     on a CPU up to d_model 64; else fp32."""
-    cuda_graphs: bool = False
-    """Record a step once for each shape of a batch, and replay it with one launch. For a CUDA
-    device."""
 
     @model_validator(mode="after")
     def _warm_up_ends(self) -> Self:

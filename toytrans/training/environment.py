@@ -45,7 +45,6 @@ def environment_of(
         "precision": precision,
         **settings_of_numbers(),
         "processes": processes,
-        "cuda_graphs": config.train.cuda_graphs,
         "valid_sha256": sha256_of(files.valid) if files and files.valid else None,
         "code_sha256": dict(zip(code, digests(code.values()), strict=True)),
         "started": time.strftime("%Y-%m-%dT%H:%M:%S%z"),

@@ -1,30 +1,154 @@
-"""The whole update as a CUDA graph: recorded once for each shape of a batch, then replayed.
+"""The whole step of a small model as a CUDA graph: recorded once for each shape of a batch.
 
     batch -> fixed tensors of its shape -> forward, loss, backward, clip, AdamW -> loss and norm
 
-A small step on a GPU waits for hundreds of launches; a graph has one. It reads and writes fixed
-memory: the ids of a batch, the learning rate and the number of tokens; the summed loss and the
-norm of the gradient. Weights are updated in place. Dropout draws from the default generator, which
-a replay moves on as the eager step does, so a checkpoint holds the random state as usual.
+A small step keeps a GPU waiting for hundreds of launches, and a graph has one. The first batch of a
+shape takes an eager step, which also warms up what a graph needs; the second one is recorded, and
+from then on batches of that shape are copied into the memory that the graph reads, and replayed.
+Eager and recorded steps have the same bits, because both read the learning rate and the number of
+tokens from the same scalars on the device, and because a replay moves dropout's generator on as an
+eager step does. So a checkpoint holds nothing of graphs, and a resumed run may record other shapes.
 """
 
 import gc
+import os
 from collections.abc import Callable
-from typing import Protocol
 
 import torch
 from torch import Tensor
 
 from toytrans.config.schema import Settings
 from toytrans.data.batches import Batch
-from toytrans.errors import UserError
-from toytrans.training.devices import Precision
-from toytrans.training.optimizer import AdamW
+from toytrans.errors import ran_out_of_memory
+from toytrans.training.devices import Precision, generators
+
+EAGER = "TOYTRANS_EAGER"
+"""The environment variable that switches recording off, for whoever looks for an error."""
+
+WIDEST = 256
+"""The largest d_model whose steps are recorded. Wider models keep a GPU busy anyway, and graphs
+would take the memory that they need."""
+
+Shape = tuple[int, int, int]
+"""(B, S, T) of a batch."""
 
 Work = Callable[[], object]
 
-Capture = Callable[[Work, Work], Work]
-"""(warm-up, work) -> what repeats the work. The warm-up leaves no trace in the random states."""
+Capture = Callable[[Work], Work]
+"""Records some work without doing it, and returns what does it."""
+
+Step = Callable[[list[Batch], int | Tensor, float | Tensor], tuple[Tensor, Tensor]]
+"""A step of training: (parts of the batch, target tokens, learning rate) -> summed loss, norm of
+the gradient. It reads nothing back from the device."""
+
+
+class Recorder:
+    """Takes the steps of a training, and records those whose shape comes again.
+
+    why_eager: why no step is recorded, in a few words; empty if steps are.
+    """
+
+    def __init__(
+        self,
+        device: torch.device,
+        capture: Capture | None,
+        report: Callable[[str], object],
+        why_eager: str = "",
+    ) -> None:
+        """capture: None records nothing. report: gets a sentence for the user."""
+        self.device, self.capture, self.report = device, capture, report
+        self.why_eager = why_eager
+        self.met = set[Shape]()
+        self.graphs: dict[Shape, tuple[Batch, Work]] = {}
+        self.generator = generators()[str(device)]
+        self.tokens, self.lr, self.loss, self.norm = (
+            torch.zeros((), device=device) for _ in range(4)
+        )
+
+    def take(self, step: Step, parts: list[Batch], tokens: int, lr: float) -> tuple[Tensor, Tensor]:
+        """Take a step. Returns its summed loss and the norm of its gradient, which the next call
+        may overwrite."""
+        self.tokens.fill_(tokens)
+        self.lr.fill_(lr)
+        if self.capture is None:
+            return step(parts, self.tokens, self.lr)
+        (batch,) = parts
+        shape = len(batch.src), batch.src.shape[1], batch.tgt_in.shape[1]
+        if shape in self.graphs:
+            return self._replay(shape, batch)
+        before = self.generator.get_state()
+        try:
+            if shape not in self.met:
+                self.met.add(shape)
+                return step(parts, self.tokens, self.lr)
+            self.graphs[shape] = self._record(step, batch)
+            return self._replay(shape, batch)
+        except Exception as error:
+            # what ends a failed capture may raise an error of its own
+            if not any(map(ran_out_of_memory, filter(None, (error, error.__context__)))):
+                raise
+        self._record_no_more()
+        self.generator.set_state(before)
+        return step(parts, self.tokens, self.lr)
+
+    def _replay(self, shape: Shape, batch: Batch) -> tuple[Tensor, Tensor]:
+        fixed, replay = self.graphs[shape]
+        for kept, ids in zip(fixed, batch.to(self.device), strict=True):
+            kept.copy_(ids)
+        replay()
+        return self.loss, self.norm
+
+    def _record(self, step: Step, batch: Batch) -> tuple[Batch, Work]:
+        """The batch that a graph reads, and what replays it."""
+        src, tgt_in, tgt_out = (ids.to(self.device, copy=True) for ids in batch)
+        fixed = Batch(src, tgt_in, tgt_out, batch.count())  # a graph cannot count
+
+        def work() -> None:
+            loss, norm = step([fixed], self.tokens, self.lr)
+            self.loss.copy_(loss)
+            self.norm.copy_(norm)
+
+        assert self.capture is not None
+        return fixed, self.capture(work)
+
+    def _record_no_more(self) -> None:
+        """Give back the memory of all graphs."""
+        self.capture = None
+        self.graphs.clear()
+        if self.device.type == "cuda":
+            torch.cuda.empty_cache()
+        self.report(
+            "out of memory while a step was recorded: all recorded steps are dropped, and this "
+            "step and later ones are eager, which gives the same numbers"
+        )
+
+
+def open_recorder(
+    config: Settings,
+    device: torch.device,
+    precision: Precision,
+    processes: int,
+    report: Callable[[str], object],
+) -> Recorder | None:
+    """What takes the steps of a run on a CUDA device; None on others, where no step is recorded."""
+    if device.type != "cuda":
+        return None
+    why = why_eager(config, precision, processes)
+    return Recorder(device, None if why else cuda_capture(device), report, why)
+
+
+def why_eager(config: Settings, precision: Precision, processes: int) -> str:
+    """Why the steps of a run are not recorded, in a few words; empty if they are."""
+    reasons = {
+        f"{EAGER} is set": bool(os.environ.get(EAGER)),
+        f"d_model above {WIDEST}": config.model.d_model > WIDEST,
+        "several processes": processes > 1,
+        "train.accumulate": config.train.accumulate > 1,
+        "train.precision fp64": precision == "fp64",
+        "a fault": config.fault is not None,
+        "code of your own": any(key.startswith("model.") for key in config.references),
+    }
+    return ", ".join(reason for reason, holds in reasons.items() if holds)
 
 
 def cuda_capture(device: torch.device) -> Capture:
@@ -34,99 +158,18 @@ def cuda_capture(device: torch.device) -> Capture:
     """
     stream, pool = torch.cuda.Stream(device), torch.cuda.graph_pool_handle()
 
-    def capture(warm_up: Work, work: Work) -> Work:
+    def capture(work: Work) -> Work:
         outside = torch.cuda.current_stream(device)
-        stream.wait_stream(outside)
-        with torch.random.fork_rng([device], device_type="cuda"), torch.cuda.stream(stream):
-            warm_up()
-        outside.wait_stream(stream)
         graph, collects = torch.cuda.CUDAGraph(), gc.isenabled()
         gc.disable()  # a CUDA graph that is freed breaks a capture
         try:
             with torch.cuda.graph(graph, pool=pool, stream=stream):
                 work()
         finally:
+            torch.cuda.set_stream(outside)  # a capture that fails may leave its own in its place
             if collects:
                 gc.enable()
         replay: Work = graph.replay
         return replay
 
     return capture
-
-
-class EagerStep(Protocol):
-    """What a graph records: the trainer's step."""
-
-    device: torch.device
-    optimizer: AdamW
-
-    def update(
-        self, parts: list[Batch], tokens: int | Tensor, lr: float | Tensor
-    ) -> tuple[Tensor, Tensor]: ...
-
-    def backward(self, parts: list[Batch], tokens: int | Tensor) -> Tensor: ...
-
-
-class GraphedUpdate:
-    """The trainer's `update` of one batch with the same numbers, recorded once for each shape.
-
-    graphs: by shape, the fixed batch that a graph reads, and what replays it.
-    """
-
-    def __init__(self, capture: Capture, eager: EagerStep) -> None:
-        self.capture, self.eager, device = capture, eager, eager.device
-        self.graphs: dict[tuple[int, ...], tuple[Batch, Work]] = {}
-        # AdamW's kernel for a GPU reads an fp32 rate; that for a CPU takes a number as fp64
-        rate = torch.float32 if device.type == "cuda" else torch.float64
-        self.lr = torch.zeros((), dtype=rate, device=device)
-        self.tokens, self.loss, self.norm = (torch.zeros((), device=device) for _ in range(3))
-
-    def __call__(self, parts: list[Batch], tokens: int, lr: float) -> tuple[Tensor, Tensor]:
-        """As `update`; the next call overwrites the summed loss and the norm."""
-        (batch,) = parts
-        self.lr.fill_(lr)
-        self.tokens.fill_(tokens)
-        shape = (*batch.src.shape, batch.tgt_in.shape[1])
-        if shape not in self.graphs:
-            src, tgt_in, tgt_out = (ids.to(self.eager.device, copy=True) for ids in batch)
-            fixed = Batch(src, tgt_in, tgt_out, batch.count())  # no graph can count
-            self.graphs[shape] = fixed, self._record(fixed)
-        fixed, replay = self.graphs[shape]
-        for kept, ids in zip(fixed, batch.to(self.eager.device), strict=True):
-            kept.copy_(ids)
-        replay()
-        return self.loss, self.norm
-
-    def _record(self, fixed: Batch) -> Work:
-        zero_grad = self.eager.optimizer.zero_grad
-
-        def warm_up() -> None:
-            zero_grad()
-            self.eager.backward([fixed], self.tokens)
-            zero_grad()  # so that they are made anew, in the graph's memory
-
-        def work() -> None:
-            loss, norm = self.eager.update([fixed], self.tokens, self.lr)
-            self.loss.copy_(loss)
-            self.norm.copy_(norm)
-
-        replay = self.capture(warm_up, work)
-        zero_grad()
-        return replay
-
-
-def choose_capture(
-    config: Settings, device: torch.device, precision: Precision, processes: int
-) -> Capture | None:
-    """What records the updates of a run; None = nothing does. Raises UserError for those that no
-    graph can hold."""
-    if not config.train.cuda_graphs:
-        return None
-    own = config.fault or any(key.startswith("model.") for key in config.references)
-    several = processes > 1 or config.train.accumulate > 1
-    if device.type != "cuda" or precision == "fp64" or own or several:
-        raise UserError(
-            "train.cuda_graphs needs a CUDA device, one process, accumulate: 1, no fault, "
-            "no code of your own, and fp32 or bf16; leave it out"
-        )
-    return cuda_capture(device)

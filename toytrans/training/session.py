@@ -28,7 +28,7 @@ from toytrans.training.distributed import place
 from toytrans.training.environment import changes, environment_of
 from toytrans.training.faults import build_model, check_fault
 from toytrans.training.folder import new_folder, run_to_resume
-from toytrans.training.graphs import choose_capture
+from toytrans.training.graphs import open_recorder
 from toytrans.training.rehearsal import check_dtype, rehearse
 from toytrans.training.run import Run
 from toytrans.training.schedules import first_difference, learning_rate
@@ -76,12 +76,12 @@ def open_session(
         chosen = choose_device(device or settings.device)
         dataset = _open_data(settings, saved)
         precision = _precision(settings, saved, chosen)
-        capture = choose_capture(settings, chosen, precision, processes)
+        recorder = open_recorder(settings, chosen, precision, processes, report)
         model = new_model(settings, dataset, precision, chosen)
         signals = stack.enter_context(collect_signals(waits or processes > 1))
         if writer is None and rank == 0:
             writer = stack.enter_context(new_folder(name, out))
-        trainer = Trainer(settings, dataset, model, precision, writer, signals, capture)
+        trainer = Trainer(settings, dataset, model, precision, writer, signals, recorder)
         resumed = path is not None and trainer.resume(path)
         environment = environment_of(settings, chosen, precision, processes)
         before = saved.environment if saved else {}
@@ -141,6 +141,9 @@ def _opening(trainer: Trainer, writer: RunWriter) -> list[str]:
     first = f"{writer.path}: {trainer.device}, {trainer.precision}"
     if processes > 1:
         first += f", {processes} processes"
+    if trainer.recorder is not None:
+        why = trainer.recorder.why_eager
+        first += f", eager steps ({why})" if why else ", recorded steps"
     if trainer.device.type == "cpu" and threads > 1:
         first += f", {threads} threads"
     given = model.positions.lesson if isinstance(model, Transformer) else ""

@@ -8,7 +8,7 @@ yields its records and prints nothing.
 import contextlib
 import math
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from itertools import islice
 from pathlib import Path
 
@@ -34,7 +34,7 @@ from toytrans.training.checkpoint import (
 from toytrans.training.devices import Precision, generators
 from toytrans.training.distributed import agree, place, rows_of, sum_over_processes
 from toytrans.training.faults import objective_of
-from toytrans.training.graphs import Capture, GraphedUpdate
+from toytrans.training.graphs import Recorder
 from toytrans.training.optimizer import AdamW
 from toytrans.training.run import Record
 from toytrans.training.schedules import learning_rate
@@ -50,6 +50,7 @@ class Trainer:
     writer: keeps records and checkpoints. None keeps nothing, as in every process but the first.
     signals: the numbers of those that were received. The first one lets the running step end, and
         saves.
+    recorder: takes the steps on a GPU, and records them where it can.
     progress: what was trained so far.
     stop_reason: why training has ended; None while it goes on.
     saved_step: the step of the newest checkpoint, written or resumed from.
@@ -63,7 +64,7 @@ class Trainer:
         precision: Precision,
         writer: RunWriter | None = None,
         signals: list[int] | None = None,
-        capture: Capture | None = None,
+        recorder: Recorder | None = None,
     ) -> None:
         self.config, self.dataset, self.model, self.precision = config, dataset, model, precision
         self.writer, self.signals = writer, [] if signals is None else signals
@@ -77,9 +78,7 @@ class Trainer:
         self.saved_step: int | None = None
         self._saved_at = 0.0
         self._told_to_stop = False
-        self._update: Callable[..., tuple[Tensor, Tensor]] = self.update
-        if capture is not None:
-            self._update = GraphedUpdate(capture, self)
+        self.recorder = recorder
         self._grad_norm = self._zero()
         self._loss_sum = self._zero()
 
@@ -140,7 +139,10 @@ class Trainer:
         parts = [self.objective.batch(part) for part, _ in dealt]
         tokens = sum(self.objective.tokens(part) for part in parts)
         lr = learning_rate(progress.step + 1, self.config.train)
-        loss, self._grad_norm = self._update(parts, tokens, lr)
+        if self.recorder is None:
+            loss, self._grad_norm = self.update(parts, tokens, lr)
+        else:
+            loss, self._grad_norm = self.recorder.take(self.update, parts, tokens, lr)
         self._loss_sum = self._loss_sum + loss
         progress.step += 1
         progress.pairs_used = dealt[-1][1]
