@@ -56,7 +56,7 @@ from toytrans.doctor.machine import installed
 from toytrans.model.positions import scheme_names
 from toytrans.training import session
 from toytrans.training.checkpoint import load_checkpoint, saved_steps
-from toytrans.training.graphs import WIDEST, Recorder, Work, cuda_capture
+from toytrans.training.graphs import EAGER, WIDEST, Recorder, Work, cuda_capture
 
 ROOT = Path(__file__).parent.parent
 
@@ -290,13 +290,25 @@ def difference(one: Numbers, two: Numbers) -> float:
 
 
 def solving(machine: Machine) -> Rows:
-    """The commands of shipped configs, without an option."""
+    """The commands of shipped configs, without an option; and one with eager steps, whose losses
+    must be the same."""
+    losses: dict[str, list[float]] = {}
     for name in ("textbook",) if machine.quick else ("textbook", "joeynmt_reverse"):
-        yield {"config": name}, partial(solved, machine, name)
+        yield {"config": name, "mode": "as it is"}, partial(solved, machine, name, losses)
+    about = {"config": "textbook", "mode": f"{EAGER}=1"}
+    yield about, partial(solved, machine, "textbook", losses, {EAGER: "1"})
 
 
-def solved(machine: Machine, name: str) -> Row:
-    """Seconds from the command to its end, and those of training; exact match at the end."""
+def solved(
+    machine: Machine,
+    name: str,
+    losses: dict[str, list[float]],
+    switch: dict[str, str] | None = None,
+) -> Row:
+    """Seconds from the command to its end, and those of training; exact match at the end.
+
+    losses: of each config, by the first command that trained it. switch: environment variables.
+    """
     run = machine.new_run()
     command = [sys.executable, "-m", "toytrans", "train", "--config", f"configs/{name}.yaml"]
     command += ["--out", str(run), "--device", machine.device]
@@ -304,15 +316,23 @@ def solved(machine: Machine, name: str) -> Row:
         for change in ("train.max_steps=2", "data.valid_examples=5", "data.test_examples=5"):
             command += ["--set", change]
     paths = [str(ROOT), *filter(None, [os.environ.get("PYTHONPATH")])]
-    environment = os.environ | {"PYTHONPATH": os.pathsep.join(paths)}
+    environment = os.environ | {"PYTHONPATH": os.pathsep.join(paths)} | (switch or {})
     began = time.monotonic()
     done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True)
     wall = time.monotonic() - began
     if done.returncode:
         raise RuntimeError(f"exit code {done.returncode}: {done.stderr[-200:]}")
-    last = json.loads((run / "metrics.jsonl").read_text().splitlines()[-1])
-    match = last.get("valid_exact_match")
-    return {"wall_s": wall, "training_s": last["elapsed_s"], "steps": last["step"], "exact": match}
+    records = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
+    last, found = records[-1], [record["loss"] for record in records]
+    equal = losses.setdefault(name, found) == found
+    return {
+        "wall_s": wall,
+        "training_s": last["elapsed_s"],
+        "evaluation_s": last["evaluation_s"],
+        "steps": last["step"],
+        "exact": last.get("valid_exact_match"),
+        "verdict": "ok" if equal else "DIFFERS",
+    }
 
 
 # Rates ---------------------------------------------------------------------------------------

@@ -60,10 +60,10 @@ class Recorder:
         self.why_eager = why_eager
         self.met = set[Shape]()
         self.graphs: dict[Shape, tuple[Batch, Work]] = {}
-        self.generator = generators()[str(device)]
         self.tokens, self.lr, self.loss, self.norm = (
             torch.zeros((), device=device) for _ in range(4)
         )
+        self.generator = generators()[str(device)]  # CUDA has none before the first tensor
 
     def take(self, step: Step, parts: list[Batch], tokens: int, lr: float) -> tuple[Tensor, Tensor]:
         """Take a step. Returns its summed loss and the norm of its gradient, which the next call
