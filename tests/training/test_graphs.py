@@ -81,6 +81,7 @@ TEXTBOOK = ROOT / "configs/textbook.yaml"
 SHORT = {"train.max_steps": 30, "train.warmup_steps": 7, "train.log_every": 1, "device": "cpu"}
 SHORT |= {"data.valid_examples": 8, "data.test_examples": 8, "data.batch_tokens": 256}
 SHORT |= {"model.d_model": 16, "model.dropout": 0.1, "train.eval_every": 30}
+SHORT |= {"model.n_encoder_layers": 1, "model.n_decoder_layers": 1}
 
 
 def stop_after(step: int) -> Callable[[dict], bool]:
