@@ -157,6 +157,7 @@ def test_an_eager_step_that_graphs_leave_no_memory_for_is_taken_again(train: Tra
             calls.append(1)
             torch.rand(3)  # dropout has drawn already
             raise torch.OutOfMemoryError("CUDA out of memory")
+        assert not (calls and recorder.graphs), "their memory is given back"
         return update(self, parts, tokens, lr)
 
     monkeypatch.setattr(Trainer, "update", scarce)
