@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from toytrans.arguments import check_choice, check_whole, checked_lengths
-from toytrans.config.load import config_of, lay_over, read_tree
+from toytrans.config.load import lay_over, read_tree, set_key, trusted_config
 from toytrans.config.schema import Config
 from toytrans.config.yaml import IN_PYTHON, Tree
 from toytrans.errors import UserError
@@ -147,8 +147,10 @@ def train(
     Ctrl-C saves after the running step, and the run so far is returned; a second one raises
     KeyboardInterrupt. The numbers are those of `toytrans train`, bit for bit.
     """
-    changed = dict(changes or {}) | ({} if seed is None else {"seed": seed})
-    checked = config_of(_tree_of(config), changed)
+    tree = _tree_of(config)
+    for key, value in (dict(changes or {}) | ({} if seed is None else {"seed": seed})).items():
+        set_key(tree, str(key), value, "changes")
+    checked = trusted_config(tree)
     name, folder = _name_of(config, checked), None if out is None else Path(out)
     with tuned(), open_session(checked, name, folder, resume, logger.info) as trainer:
         records = trainer.train()
@@ -215,7 +217,7 @@ def sweep(
         tree = _tree_of(config)
         for text in texts:
             lay_over(tree, text, "grid")
-        return config_of(tree)
+        return trusted_config(tree)
 
     planned = plan(
         SWEEPS / _name_of(config, with_changes(())) if out is None else Path(out),

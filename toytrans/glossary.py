@@ -7,10 +7,11 @@ from textwrap import wrap
 from typing import Any, cast, get_args
 
 from toytrans.checks.result import CHECKS
-from toytrans.config import schema
-from toytrans.config.load import check_config, flatten, load_config
+from toytrans.config import keys as config_keys
+from toytrans.config.keys import Key, nearest_key
+from toytrans.config.load import flatten, load_config, trusted_config
 from toytrans.config.names import FaultName
-from toytrans.config.schema import Key, Settings, nearest_key
+from toytrans.config.schema import Settings
 from toytrans.config.yaml import Tree, write_yaml
 from toytrans.data.open import open_dataset
 from toytrans.data.task_pairs import TaskPairs
@@ -19,7 +20,7 @@ from toytrans.errors import UserError
 from toytrans.exercises.fault_cards import CARDS
 from toytrans.model.positions import scheme_names
 from toytrans.resolve import resolve
-from toytrans.user_code import is_reference, shown, trust
+from toytrans.user_code import is_reference, shown
 
 Card = dict[str, str]
 """What there is to say of a name, by heading."""
@@ -78,7 +79,7 @@ def keys() -> list[Key]:
         "model.cross_positions": scheme_names(of_cross_attention=True),
     }
     found = []
-    for key in schema.keys():  # noqa: SIM118  # a function, no dict
+    for key in config_keys.keys():  # noqa: SIM118  # a function, no dict
         if known := names.get(key.path):
             key = key._replace(names=tuple(known), range=", ".join(known))
         found.append(key)
@@ -88,7 +89,7 @@ def keys() -> list[Key]:
 def json_schema() -> dict[str, Any]:
     """The JSON Schema of a config, for editors. Names that are built in complete as examples,
     because code of the user's may stand in their place."""
-    made = schema.json_schema()
+    made = config_keys.json_schema()
     for section, name in (("data", "task"), ("model", "positions"), ("model", "cross_positions")):
         known = next(key.names for key in keys() if key.path == f"{section}.{name}")
         properties = made["$defs"][f"{section.title()}Config"]["properties"]
@@ -98,9 +99,8 @@ def json_schema() -> dict[str, Any]:
 
 def _settings_of(name: str, longest: int) -> Settings:
     """The settings of a task. The caller named the task's code, so that is run."""
-    config = check_config(Tree(name, {"data": {"task": name, "train_length": [1, longest]}}))
-    trust(config.references.values())
-    return resolve(config)
+    tree = Tree(name, {"data": {"task": name, "train_length": [1, longest]}})
+    return resolve(trusted_config(tree))
 
 
 def _opened(settings: Settings) -> TaskPairs:
@@ -200,7 +200,7 @@ HEADER = """\
 
 def new_config(task: str) -> str:
     """A commented config of a task, as YAML. It stops when it has learned. Raises UserError."""
-    config = check_config(Tree("a new config", {"data": {"task": task}, "train": LEARNED}))
+    config = trusted_config(Tree("a new config", {"data": {"task": task}, "train": LEARNED}))
     values = flatten(resolve(config).model_dump(mode="json"))
     known, lines = {key.path: key for key in keys()}, [HEADER]
     for section, names in USUAL.items():

@@ -39,8 +39,8 @@ def resolve(config: Config) -> Settings:
         data = _data(config.data, model)
         train = _train(config.train)
     except BadKey as error:
-        place = config.places.of(error.key)
-        raise UserError(f"{place}: {error}" if place else str(error)) from None
+        origin = config.origins.of(error.key)
+        raise UserError(f"{origin}: {error}" if origin else str(error)) from None
     rest = {"seed": config.seed, "device": config.device, "fault": config.fault}
     return Settings.model_validate(rest | {"data": data, "model": model, "train": train})
 
@@ -52,8 +52,8 @@ def resolve_model(model: ModelConfig) -> ModelSettings:
     """The section `model` with what follows from its position schemes. Raises BadKey."""
     check_scheme_name(model.positions)
     if model.class_ is not None:  # the user's own model, which heeds what it likes
-        usual = {"cross_positions": "none", "source_bos": False, "score_cap": 0.0}
-        return ModelSettings.model_validate(_completed(model, usual))
+        defaults = {"cross_positions": "none", "source_bos": False, "score_cap": 0.0}
+        return ModelSettings.model_validate(fill_missing(model, defaults))
     scheme = position_class(model.positions)
     name = model.cross_positions
     if name is None:
@@ -63,13 +63,13 @@ def resolve_model(model: ModelConfig) -> ModelSettings:
     if needs_bos and model.source_bos is False:
         which = shown(model.positions if scheme.needs_source_bos else name)
         raise BadKey("model.source_bos", f"{which} positions count from BOS; leave it out")
-    usual = {
+    defaults = {
         "cross_positions": name,
         "source_bos": needs_bos,
         "score_cap": scheme.default_score_cap,
         "max_positions": _table_rows(model, scheme),
     }
-    settings = ModelSettings.model_validate(_completed(model, usual))
+    settings = ModelSettings.model_validate(fill_missing(model, defaults))
     scheme.check(settings)
     return settings
 
@@ -100,14 +100,14 @@ def _table_rows(model: ModelConfig, scheme: type[Positions]) -> int | None:
 def _data(data: DataConfig, model: ModelSettings) -> DataSettings:
     """The section `data` with what follows from its task. Raises BadKey."""
     if data.task is None:
-        return DataSettings.model_validate(_completed(data, {}))
+        return DataSettings.model_validate(fill_missing(data, {}))
     task = task_of(data)
     if data.symbols is not None and data.symbols < task.fewest_symbols:
         raise BadKey("data.symbols", f"{data.task} needs at least {task.fewest_symbols}")
     low, high = data.train_length or (1, 20)
     room = longest_source(task, model)
     farther = high + BEYOND if room is None else max(high, min(high + BEYOND, room))
-    usual = {
+    defaults = {
         "symbols": task.symbols,
         "train_length": (low, high),
         "valid_length": (low, high),
@@ -115,7 +115,7 @@ def _data(data: DataConfig, model: ModelSettings) -> DataSettings:
         "valid_examples": 1000,
         "test_examples": 1000,
     }
-    settings = DataSettings.model_validate(_completed(data, usual))
+    settings = DataSettings.model_validate(fill_missing(data, defaults))
     check_lengths(task, settings, model)
     return settings
 
@@ -125,14 +125,17 @@ def _data(data: DataConfig, model: ModelSettings) -> DataSettings:
 
 def _train(train: TrainConfig) -> TrainSettings:
     """The section `train` with what follows from the number of steps."""
-    usual = {
+    defaults = {
         "warmup_steps": min(100, train.max_steps // 3),
         "eval_every": max(1, train.max_steps // 4),
     }
-    return TrainSettings.model_validate(_completed(train, usual))
+    return TrainSettings.model_validate(fill_missing(train, defaults))
 
 
-def _completed(section: Section, usual: Mapping[str, Any]) -> dict[str, Any]:
-    """The values of a section, and the usual ones in place of those that were left out."""
+def fill_missing(section: Section, defaults: Mapping[str, Any]) -> dict[str, Any]:
+    """The values of a section, with defaults in place of those that were left out.
+
+    A key that has no default stays None, because that says something too: no limit, say.
+    """
     values = section.model_dump()
-    return {key: usual.get(key) if value is None else value for key, value in values.items()}
+    return {key: defaults.get(key) if value is None else value for key, value in values.items()}

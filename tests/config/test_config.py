@@ -15,9 +15,10 @@ from hypothesis import strategies as st
 
 from toytrans.cli.app import COMMANDS, imported
 from toytrans.config.hidden_fault import fault_remark, hide, named_fault, planted_fault
+from toytrans.config.keys import keys
 from toytrans.config.load import as_yaml, load_config, load_settings, settings_for_resume
 from toytrans.config.names import FaultName
-from toytrans.config.schema import Settings, keys
+from toytrans.config.schema import Settings
 from toytrans.config.yaml import read_yaml, write_yaml
 from toytrans.data.tasks import TASKS
 from toytrans.errors import UserError

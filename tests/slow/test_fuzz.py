@@ -25,9 +25,9 @@ from hypothesis import HealthCheck, Phase, given, seed, settings
 from hypothesis import strategies as st
 
 from toytrans.cli.app import app
+from toytrans.config.keys import keys
 from toytrans.config.load import load_config
 from toytrans.config.names import FaultName, FormatName
-from toytrans.config.schema import keys
 from toytrans.data.tasks import TASKS
 from toytrans.errors import UserError
 from toytrans.model.positions import scheme_names

@@ -79,7 +79,7 @@ def train(
     trust_code: TrustCode = False,
 ) -> None:
     """Train a model from a YAML file and measure it."""
-    from toytrans.config.load import load_config
+    from toytrans.config.load import load_config, load_saved_config
 
     if path and config:
         raise UserError(f"{path} and --config {config}: give the config once")
@@ -93,7 +93,7 @@ def train(
         from toytrans.training.run import CONFIG, Run
 
         Run.open(folder)
-        name, settings = folder.name, load_config(folder / CONFIG, changes, short, saved=True)
+        name, settings = folder.name, load_saved_config(folder / CONFIG, changes, short)
     else:
         raise UserError("no config; name one, say `toytrans train textbook`")
     warn_of_fault(settings.fault)

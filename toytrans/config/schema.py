@@ -4,13 +4,12 @@ A `Config` is the file as it was given. A key that was left out has its default;
 follows from other keys it stays None, and `toytrans.resolve` fills it. The result is a `Settings`:
 the same keys with nothing left open, from which data and models are made. Names of tasks, position
 schemes and faults are judged where these are, not here, so that a misspelt key is found before
-torch is imported. The text below a key is what `toytrans explain`, the docs and editors show.
+torch is imported. The text below a key is what `toytrans explain`, the docs and editors show; they
+get it from `toytrans.config.keys`.
 """
 
-from difflib import get_close_matches
-from functools import cache
 from pathlib import Path
-from typing import Annotated, Any, Literal, NamedTuple, Self
+from typing import Annotated, Any, Literal, Self
 
 from pydantic import (
     AfterValidator,
@@ -296,9 +295,11 @@ class ModelConfig(Section):
 
 
 class ModelSettings(ModelConfig):
-    """The section `model` with nothing left open. max_positions is None where any length fits.
+    """The section `model` with nothing left open.
 
-    The defaults here are those of a model that is made in Python, whose positions need none of it.
+    max_positions alone may still be None, which means that sequences of any length fit. Three keys
+    have plain defaults here, so that a program can write `ModelSettings(d_model=32)` without
+    `resolve`; they fit every scheme of positions but `anchored`.
     """
 
     cross_positions: NameOrCode = "none"
@@ -366,15 +367,15 @@ class TrainSettings(TrainConfig):
 # The whole -----------------------------------------------------------------------------------
 
 
-class Places(dict[str, str]):
+class KeyOrigins(dict[str, str]):
     """Where each key was written: "run.yaml:5", or the option that gave it.
 
-    All places are equal to each other, because configs that say the same are equal wherever they
+    All origins are equal to each other, because configs that say the same are equal wherever they
     were written.
     """
 
     def __eq__(self, other: object) -> bool:
-        return isinstance(other, Places)
+        return isinstance(other, KeyOrigins)
 
     def of(self, key: str) -> str:
         """Where a key was written, or else the nearest section around it. The whole is ""."""
@@ -400,17 +401,17 @@ class Config(Section):
     train: TrainConfig = Field(default_factory=TrainConfig)
     """The training: steps, learning rate, limits, precision."""
 
-    _places: Places = PrivateAttr(default_factory=Places)
+    _origins: KeyOrigins = PrivateAttr(default_factory=KeyOrigins)
 
     def model_post_init(self, context: Any) -> None:
         """Keep where the keys were written, which whoever validates a file passes as context."""
-        if isinstance(context, Places):
-            self._places = context
+        if isinstance(context, KeyOrigins):
+            self._origins = context
 
     @property
-    def places(self) -> Places:
+    def origins(self) -> KeyOrigins:
         """Where its keys were written; empty for a config that was made in Python."""
-        return self._places
+        return self._origins
 
     @model_validator(mode="after")
     def _plants_faults_in_our_models(self) -> Self:
@@ -451,98 +452,3 @@ class Settings(Config):
         """What the runs of one group have in common: all but both seeds and the device."""
         data = self.data.model_copy(update={"seed": None})
         return self.model_copy(update={"seed": 0, "device": "auto", "data": data})
-
-
-# The keys as a table -------------------------------------------------------------------------
-
-BOUNDS = {"minimum": "≥", "exclusiveMinimum": ">", "maximum": "≤", "exclusiveMaximum": "<"}
-
-
-class Key(NamedTuple):
-    """A key of a config, or a section, whose type is "section".
-
-    default and range are written as in YAML. `names` are those that the key chooses among, as far
-    as they stand in this file.
-    """
-
-    path: str
-    meaning: str
-    type: str
-    default: str = ""
-    range: str = ""
-    names: tuple[str, ...] = ()
-
-    @property
-    def section(self) -> str:
-        return self.path.rpartition(".")[0]
-
-    @property
-    def name(self) -> str:
-        return self.path.rpartition(".")[2]
-
-
-@cache
-def keys() -> tuple[Key, ...]:
-    """All sections and keys, each section before its keys."""
-    schema = json_schema()
-    return tuple(_keys_of(schema, schema["$defs"], ""))
-
-
-def json_schema() -> dict[str, Any]:
-    """The JSON Schema of a config, for editors."""
-    return Config.model_json_schema()
-
-
-def _keys_of(section: dict[str, Any], sections: dict[str, Any], prefix: str) -> list[Key]:
-    """The keys of a section of the JSON Schema, and those of the sections inside it."""
-    found = []
-    for name, schema in section["properties"].items():
-        path, meaning = prefix + name, " ".join(schema["description"].split())
-        is_required = name in section.get("required", ())
-        forms = [form for form in schema.get("anyOf", [schema]) if form.get("type") != "null"]
-        if reference := forms[0].get("$ref"):
-            found.append(Key(path, meaning, "section", "required" * is_required))
-            found += _keys_of(sections[reference.rpartition("/")[2]], sections, f"{path}.")
-            continue
-        names = tuple(name for form in forms for name in form.get("enum", ()))
-        found.append(
-            Key(
-                path,
-                meaning,
-                " or ".join(map(_type_of, forms)),
-                "required" if is_required else _as_yaml(schema.get("default")),
-                ", ".join(names) or _range_of(forms[0]),
-                names,
-            )
-        )
-    return found
-
-
-def _type_of(form: dict[str, Any]) -> str:
-    """The type of a value in words."""
-    if form["type"] == "array":
-        return "list of 2"
-    return str(form.get("format", "name" if "enum" in form else form["type"]))
-
-
-def _range_of(form: dict[str, Any]) -> str:
-    """The bounds of a number, or of the numbers of a list."""
-    form = form.get("prefixItems", [form])[0]
-    return ", ".join(f"{sign} {form[bound]:,}" for bound, sign in BOUNDS.items() if bound in form)
-
-
-def _as_yaml(value: Any) -> str:
-    if value is None:
-        return "null"
-    return str(value).lower() if isinstance(value, bool) else str(value)
-
-
-def nearest_key(section: str, name: str) -> str:
-    """The key most like this one, first of its own section, then anywhere; empty without one."""
-    for candidates in ([key for key in keys() if key.section == section], keys()):
-        names = {key.name: key.path for key in candidates}
-        near = get_close_matches(name, names, n=1)
-        near += [known for known in names if name.startswith(known) and len(known) > 1]
-        if near:
-            return names[near[0]]
-    return ""

@@ -28,12 +28,12 @@ class Tree:
     """The values of a file, and where each key was written.
 
     name: that of the file, for errors; or IN_PYTHON.
-    places: "file:line" by key, or the name of the override that gave it.
+    origins: "file:line" by key, or the name of the override that gave it.
     """
 
     name: str
     values: dict[str, Any]
-    places: dict[str, str] = field(default_factory=dict)
+    origins: dict[str, str] = field(default_factory=dict)
 
 
 def read_yaml(path: Path) -> Tree:
@@ -43,20 +43,20 @@ def read_yaml(path: Path) -> Tree:
         text = raw.decode("utf-8-sig")
     except UnicodeDecodeError as error:
         raise UserError(f"{path}: not text in UTF-8 (byte {error.start})") from None
-    places: dict[str, str] = {}
-    values = parse_value(text, str(path), places)
+    origins: dict[str, str] = {}
+    values = parse_value(text, str(path), origins)
     if values is None:
         raise UserError(f"{path}: empty; a config needs at least data.task")
     if not isinstance(values, dict):
         kind = "a list" if isinstance(values, list) else "a single value"
         raise UserError(f"{path}: {kind} at the top; expected keys such as data:, model:, train:")
-    return Tree(str(path), values, places)
+    return Tree(str(path), values, origins)
 
 
-def parse_value(text: str, name: str, places: dict[str, str] | None = None) -> Any:
+def parse_value(text: str, name: str, origins: dict[str, str] | None = None) -> Any:
     """A value written in YAML. Raises UserError.
 
-    name: that of the file or the override, for errors. places: gets the lines of a file's keys; an
+    name: that of the file or the override, for errors. origins: gets the lines of a file's keys; an
     override such as `--set key=value` has no lines.
     """
     line: int | None = None
@@ -67,13 +67,13 @@ def parse_value(text: str, name: str, places: dict[str, str] | None = None) -> A
             return None
         written = dict[str, str]()
         for key, mark in _keys_of(node, ""):
-            place = name if places is None else f"{name}:{mark.line + 1}"
+            origin = name if origins is None else f"{name}:{mark.line + 1}"
             if key in written:
                 first = written[key]
-                raise UserError(f"{place}: {key}: written twice (first at {first}); keep one")
-            written[key] = place
-        if places is not None:
-            places.update(written)
+                raise UserError(f"{origin}: {key}: written twice (first at {first}); keep one")
+            written[key] = origin
+        if origins is not None:
+            origins.update(written)
         return loader.construct_document(node)
     except yaml.MarkedYAMLError as error:
         at = error.problem_mark or error.context_mark
@@ -84,13 +84,20 @@ def parse_value(text: str, name: str, places: dict[str, str] | None = None) -> A
         problem = "nested too deeply"
     except ValueError as error:  # of a number with more digits than Python reads
         problem = str(error)
-    place = name if places is None or line is None else f"{name}:{line + 1}"
-    raise UserError(f"{place}: not YAML: {problem}")
+    origin = name if origins is None or line is None else f"{name}:{line + 1}"
+    raise UserError(f"{origin}: not YAML: {problem}")
 
 
 def write_yaml(values: dict[str, Any]) -> str:
     """Values as YAML text that `read_yaml` reads back equal."""
     return yaml.dump(values, Dumper=_Dumper, sort_keys=False, allow_unicode=True)
+
+
+def show_value(value: Any) -> str:
+    """A value in an error, much as YAML writes it, and cut where it is long."""
+    text = "null" if value is None else repr(value) if isinstance(value, str) else str(value)
+    text = text.lower() if isinstance(value, bool) else text
+    return text if len(text) <= 60 else text[:57] + "..."
 
 
 def _keys_of(node: yaml.Node, prefix: str) -> Iterator[tuple[str, yaml.Mark]]:

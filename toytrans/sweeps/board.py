@@ -13,7 +13,7 @@ from typing import Annotated, Any
 
 from pydantic import Field
 
-from toytrans.config.load import beside, check_config
+from toytrans.config.load import look_for_code, trusted_config
 from toytrans.config.names import Metric
 from toytrans.config.schema import Config, Section
 from toytrans.config.yaml import Tree, read_yaml
@@ -121,7 +121,9 @@ def config_of(board: Board, task: str, kind: str, seed: int, files: Path | None)
                 raise UserError(f"{files / name}: no such file; {remedy}")
         paths = {part: str(files / name) for part, name in parts.items()}
         values["data"] = values["data"] | {"files": named | paths}
-    return check_config(beside(Tree(f"board task {task}", values), SHIPPED / "examples"))
+    tree = Tree(f"board task {task}", values)
+    look_for_code(tree, SHIPPED / "examples")
+    return trusted_config(tree)
 
 
 def measured(board: Board, sweep: Sweep) -> Iterator[tuple[str, str, Comparison]]:

@@ -25,7 +25,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from toytrans.arguments import check_choice, check_whole, checked_lengths
 from toytrans.config.hidden_fault import fault_remark
-from toytrans.config.load import load_config, load_settings
+from toytrans.config.load import load_saved_config, load_settings
 from toytrans.config.schema import Config, Settings
 from toytrans.data.files import MOST_BYTES
 from toytrans.data.open import Selection, pairs_of_files, pairs_of_split, trained_lengths
@@ -162,7 +162,7 @@ class Run:
     @property
     def given(self) -> Config:
         """The config as it was given. Raises UserError if it cannot be read."""
-        return load_config(self.path / CONFIG, saved=True)
+        return load_saved_config(self.path / CONFIG)
 
     @property
     def vocabulary(self) -> Vocabulary:
