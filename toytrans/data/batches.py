@@ -77,7 +77,10 @@ class Batch:
 
     def take(self, rows: Tensor | slice) -> "Batch":
         """Some rows of the batch, in that order."""
-        return Batch(self.src[rows], self.tgt_in[rows], self.tgt_out[rows])
+        if isinstance(rows, slice):
+            return Batch(self.src[rows], self.tgt_in[rows], self.tgt_out[rows])
+        src, tgt_in, tgt_out = (ids.index_select(0, rows) for ids in self)  # quicker than brackets
+        return Batch(src, tgt_in, tgt_out)
 
     def fit(self, shape: Shape) -> "Batch":
         """The batch in another shape: filled up with PAD, or without columns of PAD alone."""
