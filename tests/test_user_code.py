@@ -165,3 +165,22 @@ def test_what_a_task_does_wrong_is_one_line(here: Path, refused, code: str, word
     said = refused("train", "c.yaml", "--set", "data.task=wrong.py:f", "--set", "data.symbols=null")
     assert words in said and "wrong.py" in said
     assert not Path("runs").exists()
+
+
+def test_a_new_config_is_written_of_code_that_the_command_line_names(command: Command):
+    done = command("new", "own.py:f")
+    assert done.code == 0 and "own.py:f" in done.out, done.err
+    assert Path("ran").exists()
+
+
+def test_a_resumed_run_goes_on_with_code_that_the_command_line_names(here: Path, command: Command):
+    (here / "moved").mkdir()
+    (here / "own.py").rename(here / "moved" / "own.py")
+    again = ("train", "--resume", "--out", "r", "--set", "train.max_steps=3")
+    assert command(*again, "--set", "data.task=moved/own.py:f").code == 0
+    assert Path("ran").exists()
+    Path("ran").unlink()
+    refused = command(*again, "--set", "train.max_steps=4")
+    assert refused.code == 2 and "--trust-code" in refused.err and not Path("ran").exists()
+    assert command(*again, "--set", "train.max_steps=4", "--trust-code").code == 0
+    assert Path("ran").exists()

@@ -3,9 +3,10 @@
     named -> read once -> hashed, run, or handed over to another process
 
 The rule of trust: what the command line or a config of the user's names may run, and what a run
-directory names, which somebody may have sent, runs where the user says --trust-code. `trust` is
-called for the first, and where a run is opened for the second; `load` refuses everything else. What
-was read when it was named is what runs and what is hashed, even if the file has changed since.
+directory names, which somebody may have sent, runs where the user says --trust-code. `trust` lets
+code run: it is called where the user's config is read, and where a run is opened with trust_code.
+`load` refuses everything else. What was read when it was named is what runs and what is hashed,
+even if the file has changed since.
 
 Each file is a module of its own and has helpers of its own: `import helpers` finds the file beside
 it, whatever another file has imported by that name.
@@ -40,8 +41,6 @@ _files: dict[str, bytes] = {}
 
 _modules: dict[str, ModuleType] = {}
 """What those files define that have run."""
-
-_trusts_all = False
 
 
 def is_reference(text: str | None) -> bool:
@@ -94,17 +93,6 @@ def take_over(files: Mapping[str, bytes]) -> None:
             _modules.pop(path, None)
 
 
-@contextlib.contextmanager
-def trusting(everything: bool) -> Iterator[None]:
-    """Until the block ends, let this process run any code that is named."""
-    global _trusts_all
-    before, _trusts_all = _trusts_all, everything
-    try:
-        yield
-    finally:
-        _trusts_all = before
-
-
 def is_shipped(reference: str) -> bool:
     """Whether a file came with the package: it is trusted as the package is."""
     return Path(_path_of(reference)).resolve().is_relative_to((SHIPPED / "examples").resolve())
@@ -137,7 +125,7 @@ def load(reference: str) -> Any:
     """
     path, _, name = reference.rpartition(":")
     if path not in _files:
-        if not (_trusts_all or is_shipped(reference)):
+        if not is_shipped(reference):
             raise UserError(
                 f"{shown(reference)}: code that a run names runs with --trust-code alone "
                 "(trust_code=True in Python); read it first"

@@ -82,7 +82,7 @@ def attention(
     from toytrans.inspection.heads import ALL, Choice, maps_of
 
     path, sequences = run_and_sequences(arguments)
-    run = open_run(path, checkpoint)
+    run = open_run(path, trust_code, checkpoint)
     choice, most = Choice(None if part == "all" else part, layer, head), None
     if one_screen := choice == ALL and not (part or plot or as_json):
         choice, most = Choice("cross", run.config.model.n_decoder_layers), 1

@@ -91,7 +91,7 @@ def check(
 
     # which nn.Transformer makes, or does not make
     warnings.filterwarnings("ignore", ".*nested.tensor", UserWarning)
-    given, planted = _subject(run, config, overrides or [], model, fault)
+    given, planted = _subject(run, config, overrides or [], model, fault, trust_code)
     asked = {name: value for name, value in (("length", length), ("only", only)) if value}
     try:
         report = ask(**({"progress": Progress()} | given | asked))
@@ -119,6 +119,7 @@ def _subject(
     overrides: list[str],
     model: str | None,
     fault: str | None,
+    trust_code: bool,
 ) -> tuple[dict[str, Any], str | None]:
     """What is checked, as arguments of `toytrans.check`: what a function of the user's makes, fresh
     weights of a config, or those of a run; and the fault that is in them, perhaps planted here.
@@ -146,7 +147,7 @@ def _subject(
         torch.manual_seed(settings.seed)
         fresh, name = build_model(settings, vocabulary), f"{config}, fresh weights"
         return {"model": of_model(fresh, settings, vocabulary, name)}, settings.fault
-    loaded = toytrans.load(run or newest(), device="cpu")
+    loaded = toytrans.load(run or newest(), device="cpu", trust_code=trust_code)
     settings = loaded.config
     if fault is not None and settings.fault is not None:
         raise UserError(f"{loaded.path}: {fault_remark(settings.fault)}; leave --break out")
@@ -215,7 +216,7 @@ def doctor(run: RunArgument = None, trust_code: TrustCode = False, as_json: AsJs
         from toytrans.doctor.findings import examine
         from toytrans.doctor.record import overview, read_snapshot
 
-        snapshot, nothing = read_snapshot(run), "nothing looks wrong"
+        snapshot, nothing = read_snapshot(run, trust_code), "nothing looks wrong"
         symptoms, facts = examine(snapshot), overview(snapshot)
         healthy = all(each.severity != "wrong" for each in symptoms)
         document = {"run": str(run), "healthy": healthy, "looked_at": facts}

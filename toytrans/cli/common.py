@@ -13,7 +13,6 @@ from toytrans.config.names import FaultName, Metric
 from toytrans.errors import UserError
 from toytrans.figures import check_matplotlib
 from toytrans.files import check_free, disk_errors, write_file
-from toytrans.user_code import trusting
 
 if TYPE_CHECKING:
     from toytrans.training.run import Run
@@ -74,14 +73,8 @@ OfConfig = Annotated[
     ),
 ]
 TrustCode = Annotated[
-    bool,
-    rare(
-        "--trust-code",
-        callback=lambda context, wanted: context.with_resource(trusting(wanted)),
-        help="Run the code that a run names: its task, say.",
-    ),
+    bool, rare("--trust-code", help="Run the code that a run names: its task, say.")
 ]
-"""Of a command that reads a run. It acts while the command runs; the parameter is not used."""
 
 
 def run_and_sequences(arguments: list[str] | None) -> tuple[Path | None, list[str]]:
@@ -115,13 +108,18 @@ def span_of(option: str, text: str | None, example: str) -> tuple[int, int] | No
 # Runs and files ---------------------------------------------------------------------------------
 
 
-def open_run(path: Path | None, checkpoint: str = "best", device: str = "cpu") -> "Run":
-    """The run of a path, or the newest one, whose fault is noted. Raises UserError."""
+def open_run(
+    path: Path | None, trust_code: bool, checkpoint: str = "best", device: str = "cpu"
+) -> "Run":
+    """The run of a path, or the newest one, whose fault is noted. Raises UserError.
+
+    trust_code: whether code that the run names may run
+    """
     from toytrans.training.devices import tune_process
     from toytrans.training.run import Run
 
     tune_process()
-    run = Run.open(path or newest(), checkpoint=checkpoint, device=device)
+    run = Run.open(path or newest(), trust_code, checkpoint, device)
     assert run.model, "errors of a checkpoint come before anything else is said"
     warn_of_fault(run.config.fault)
     for sentence in run.notes:

@@ -106,7 +106,7 @@ def evaluate(
     scores: dict[Path, Scores] = {}
 
     def take(path: Path, wanted: "Measure") -> "Result":
-        run = open_run(path, checkpoint, device)
+        run = open_run(path, trust_code, checkpoint, device)
         scores[path] = _measured(run, files or split, wanted, beam)
         return result_of(run, scores[path], wanted)
 

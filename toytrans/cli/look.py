@@ -91,7 +91,11 @@ def _given_pairs(
 
 
 def _batch_of(
-    run: Path | None, config: Path | None, pairs: "Pairs | None" = None, device: str = "cpu"
+    run: Path | None,
+    config: Path | None,
+    trust_code: bool,
+    pairs: "Pairs | None" = None,
+    device: str = "cpu",
 ) -> "InspectedBatch":
     """The batch, and the model that reads it: a run's, a config's, or a small fresh one.
 
@@ -101,10 +105,12 @@ def _batch_of(
     from toytrans.training.devices import choose_device
 
     chosen = choose_device(device)
-    return replace(_batch_on_cpu(run, config, pairs), device=chosen)
+    return replace(_batch_on_cpu(run, config, trust_code, pairs), device=chosen)
 
 
-def _batch_on_cpu(run: Path | None, config: Path | None, pairs: "Pairs | None") -> "InspectedBatch":
+def _batch_on_cpu(
+    run: Path | None, config: Path | None, trust_code: bool, pairs: "Pairs | None"
+) -> "InspectedBatch":
     from toytrans.config.load import load_config
     from toytrans.inspection.shown import batch_of_config, batch_of_pairs, batch_of_run
     from toytrans.inspection.walkthrough import PAIRS
@@ -116,7 +122,7 @@ def _batch_on_cpu(run: Path | None, config: Path | None, pairs: "Pairs | None") 
         with contextlib.suppress(UserError):  # there is none
             run = newest()
     if run is not None:
-        loaded = open_run(run)
+        loaded = open_run(run, trust_code)
         progress("the model")
         return batch_of_run(loaded, *(pairs or ()))
     if config is not None:
@@ -169,9 +175,9 @@ def inspect_masks(
     if len(forms) > 1 and forms[0] != "--html":  # a page may hold the others
         raise UserError(f"{' and '.join(forms)} are different forms of output; give one of them")
     if steps:
-        _walk(run, config, pairs, as_html)
+        _walk(run, config, trust_code, pairs, as_html)
         return
-    inspected = _batch_of(run, config, pairs, device)
+    inspected = _batch_of(run, config, trust_code, pairs, device)
     tables = masks.converted(inspected, library) if library else masks.tables(inspected)
     if as_json:
         fault = {"weights": inspected.weights} if inspected.fault else {}
@@ -186,14 +192,20 @@ def inspect_masks(
         print_names(tables)
 
 
-def _walk(run: Path | None, config: Path | None, pairs: "Pairs | None", as_html: bool) -> None:
+def _walk(
+    run: Path | None,
+    config: Path | None,
+    trust_code: bool,
+    pairs: "Pairs | None",
+    as_html: bool,
+) -> None:
     """The walk through one pass, on the pairs of a run or a config too."""
     from toytrans.inspection import walkthrough
     from toytrans.report import sections
 
     origin = ""
     if run or config:
-        pairs = walkthrough.pairs_of(_batch_of(run, config, pairs))
+        pairs = walkthrough.pairs_of(_batch_of(run, config, trust_code, pairs))
         origin = "The pairs are yours, the model is not. "
     tables = walkthrough.steps(pairs or walkthrough.PAIRS, origin)
     if as_html:
@@ -285,7 +297,7 @@ def trace(
     pairs = (sources, tgt or []) if sources else None
     if sources and not (run or config):
         run = newest()
-    traced = traces.trace(_batch_of(run, config, pairs, device), part, layer)
+    traced = traces.trace(_batch_of(run, config, trust_code, pairs, device), part, layer)
     heads = traced.inspected.model.config.n_heads
     if head > heads:
         raise UserError(f"--head {head}: this model has {heads} of them; give 1 to {heads}")
@@ -332,7 +344,7 @@ def demo(
     from toytrans.inspection import demos
 
     if name == "decoding":
-        inspected = _batch_of(run, config)
+        inspected = _batch_of(run, config, trust_code)
         print_tables(demos.decoding(inspected, inspected.most_padded))
     elif run or config:
         raise UserError(f"demo {name} shows numbers of its own; give no run and no config")

@@ -95,7 +95,7 @@ def translate(
 ) -> None:
     """Translate sequences of symbols with a run."""
     path, sequences = run_and_sequences(sequences)
-    run = open_run(path, device=device)
+    run = open_run(path, trust_code, device=device)
     typed = not sequences and sys.stdin.isatty()
     if typed:
         note("one sequence a line, Ctrl-D ends:")
@@ -150,7 +150,7 @@ def report(
 
     check_matplotlib()
     tune_process()
-    views = sections.views_of(paths or [newest()])
+    views = sections.views_of(paths or [newest()], trust_code)
     title = views[0].name if len(views) == 1 else f"{len(views)} runs"
     parts = list(sections.sections_of(views, Progress()))
     text = page(f"toytrans: {title}", parts)
@@ -189,7 +189,7 @@ def export(
 
     chosen = choose_device(device)
     exports.check_installed(format)
-    loaded = open_run(run, checkpoint)
+    loaded = open_run(run, trust_code, checkpoint)
     path = out or exports.default_path(loaded, format)
     check_new(path)
     exports.export(loaded, format, path)

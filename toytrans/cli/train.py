@@ -92,7 +92,7 @@ def train(
     elif resume and folder is not None:
         from toytrans.training.run import CONFIG, Run
 
-        Run.open(folder)
+        Run.open(folder, trust_code)
         name, settings = folder.name, load_saved_config(folder / CONFIG, changes, short)
     else:
         raise UserError("no config; name one, say `toytrans train textbook`")

@@ -121,9 +121,12 @@ class RunSnapshot:
         return self.progress.pairs_used / self.targets.train_size if self.progress else 0.0
 
 
-def read_snapshot(path: Path) -> RunSnapshot:
-    """Read a run. Raises UserError if config.yaml or data.json cannot be read."""
-    run = Run.open(path)
+def read_snapshot(path: Path, trust_code: bool = False) -> RunSnapshot:
+    """Read a run. Raises UserError if its settings or data.json cannot be read.
+
+    trust_code: whether code that the run names may run; without it, its pairs may stay unknown.
+    """
+    run = Run.open(path, trust_code)
     targets, why_none, progress = None, None, None
     try:
         dataset = open_dataset(run.config, run.facts)

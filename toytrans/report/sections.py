@@ -63,17 +63,20 @@ class View(NamedTuple):
         return self.path.name or str(self.path)
 
 
-def views_of(paths: Sequence[Path]) -> list[View]:
+def views_of(paths: Sequence[Path], trust_code: bool) -> list[View]:
     """Read the runs of run directories, folders of runs and sweeps, each once. Damage is part of a
-    view; only a path without runs raises UserError."""
+    view; only a path without runs raises UserError.
+
+    trust_code: whether code that the runs name may run
+    """
     runs = {os.path.abspath(run): run for path in paths for run in runs_of(path)}
-    return list(map(_view_of, runs.values()))
+    return [_view_of(run, trust_code) for run in runs.values()]
 
 
-def _view_of(path: Path) -> View:
+def _view_of(path: Path, trust_code: bool) -> View:
     folder, run, problems = None, None, []
     try:
-        opened = Run.open(path, device="cpu")
+        opened = Run.open(path, trust_code, device="cpu")
         if opened.damaged_lines:
             lines = f"lines that hold no record: {opened.damaged_lines}"
             problems.append(f"{path / METRICS}: {lines}")
