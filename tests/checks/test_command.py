@@ -96,7 +96,7 @@ def test_a_broken_run_stays_broken_and_says_so_everywhere(folder, command):
     refused = command("check", "runs/c", "--break", "no_causal")
     assert refused.code == 2 and "leave --break out" in refused.err
     healed = command("train", "--config", "c.yaml", "--out", "runs/c", "--resume")
-    assert healed.code == 2 and "fault (no_norm -> None)" in healed.err
+    assert healed.code == 2 and "fault ('no_norm' -> null)" in healed.err
 
 
 def test_check_somebody_elses_model(check):

@@ -134,7 +134,7 @@ def softmax(scores: Tensor) -> Tensor:
     keys = scores.shape[-1]
     if scores.device.type != "cpu" or keys >= 16:
         return scores.softmax(-1)
-    return F.pad(scores, (0, 16 - keys), value=-torch.inf).softmax(-1)[..., :keys]
+    return F.pad(scores, (0, 16 - keys), value=-torch.inf).softmax(-1)[..., :keys].contiguous()
 
 
 def fused_attention(

@@ -200,7 +200,7 @@ class Run:
         """The number that was not finite, and by which step, if the training diverged; else empty.
         Raises UserError if the records cannot be read."""
         last = self.records[-1] if self.records else {}
-        return f"{last['diverged']} by step {last['step']}" if "diverged" in last else ""
+        return f"{last['diverged']} not finite by step {last['step']}" if "diverged" in last else ""
 
     @property
     def steps(self) -> list[int]:
