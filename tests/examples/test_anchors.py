@@ -116,5 +116,5 @@ def test_learned_counts_read_a_stack_at_any_length(tmp_path):
 
 
 def test_sources_must_start_with_bos():
-    with pytest.raises(toytrans.UserError, match="model.source_bos: .*Count positions count from BOS"):
+    with pytest.raises(toytrans.UserError, match="source_bos: .*Count positions count from BOS"):
         model_of(VOCABULARY, **anchors_of("Count", source_bos=False))
