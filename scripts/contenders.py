@@ -31,7 +31,7 @@ from torch.utils.data import DataLoader
 
 import toytrans
 from toytrans.config.schema import Config, ModelSettings, Settings
-from toytrans.data.batches import Batch, training_batches
+from toytrans.data.batches import Batch, DealtBatch, training_batches
 from toytrans.data.open import open_dataset
 from toytrans.data.pairs import Dataset, Pairs, pad_rows
 from toytrans.export import Rows, to_ctranslate2, to_huggingface
@@ -236,7 +236,7 @@ def our_step(spec: Training, config: Settings) -> Step:
     if device.type == "cuda":
         recorder = Recorder(device, cuda_capture(device) if spec.recorded else None, print)
     trainer = Trainer(config, dataset, model, precision, recorder=recorder)
-    return lambda batch: trainer.take_step([(batch, 0)])
+    return lambda batch: trainer.take_step([DealtBatch(batch, 0)])
 
 
 def peer_step(spec: Training, config: Settings) -> Step:

@@ -41,7 +41,7 @@ from toytrans.model.transformer import Transformer
 from toytrans.resolve import resolve
 from toytrans.tokens import Vocabulary
 from toytrans.training.checkpoint import load_checkpoint, saved_steps
-from toytrans.training.distributed import place
+from toytrans.training.distributed import rank_and_processes
 from toytrans.training.graphs import Recorder
 from toytrans.training.session import new_model
 from toytrans.training.trainer import Trainer
@@ -124,7 +124,7 @@ def trainer_of(
     settings = resolve(config)
     source = open_dataset(settings)
     precision = settings.train.precision
-    writer = RunWriter(run) if place()[0] == 0 else None
+    writer = RunWriter(run) if rank_and_processes()[0] == 0 else None
     if writer is not None:
         writer.describe(config, settings, source.facts, {})
     model = new_model(settings, source, precision, torch.device(device)).train()

@@ -2,7 +2,6 @@
 time anew."""
 
 import hashlib
-import json
 import os
 import sys
 from pathlib import Path
@@ -13,6 +12,7 @@ from conftest import Command, tensors_of, tiny_yaml
 
 from toytrans import user_code
 from toytrans.errors import UserError
+from toytrans.training.checkpoint import read_trained_with, saved_steps
 
 CONFIG = tiny_yaml(data={"task": "own.py:f"}, train={"max_steps": 2})
 
@@ -75,8 +75,10 @@ def test_what_was_hashed_is_what_ran(command: Command):
     Path("own.py").write_text(again)
     assert command("train", "c.yaml", "--out", "s").code == 0
     assert Path("own.py").read_text() == later
-    known = json.loads(Path("s/environment.json").read_text())["code_sha256"]
-    assert known == {"data.task": hashlib.sha256(again.encode()).hexdigest()}
+    known = read_trained_with(Path("s"), saved_steps(Path("s"))[-1])
+    assert known is not None and known["code"] == {
+        "data.task": hashlib.sha256(again.encode()).hexdigest()
+    }
     assert not Path("changed").exists()
 
 

@@ -11,6 +11,7 @@ from toytrans.config import keys as config_keys
 from toytrans.config.keys import Key, nearest_key
 from toytrans.config.load import flatten, load_config, trusted_config
 from toytrans.config.names import FaultName
+from toytrans.config.schedules import SCHEDULES
 from toytrans.config.schema import Settings
 from toytrans.config.yaml import Tree, write_yaml
 from toytrans.data.open import open_dataset
@@ -77,6 +78,7 @@ def keys() -> list[Key]:
         "data.task": sorted(TASKS),
         "model.positions": scheme_names(),
         "model.cross_positions": scheme_names(of_cross_attention=True),
+        "train.schedule": list(SCHEDULES),
     }
     found = []
     for key in config_keys.keys():  # noqa: SIM118  # a function, no dict
@@ -88,8 +90,9 @@ def keys() -> list[Key]:
 
 def json_schema() -> dict[str, Any]:
     """The JSON Schema of a config, for editors. Names that are built in complete as examples,
-    because code of the user's may stand in their place."""
+    because code of the user's may stand in their place; a schedule is always one of ours."""
     made = config_keys.json_schema()
+    made["$defs"]["TrainConfig"]["properties"]["schedule"]["enum"] = list(SCHEDULES)
     for section, name in (("data", "task"), ("model", "positions"), ("model", "cross_positions")):
         known = next(key.names for key in keys() if key.path == f"{section}.{name}")
         properties = made["$defs"][f"{section.title()}Config"]["properties"]

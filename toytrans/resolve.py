@@ -2,14 +2,16 @@
 
 Keys that were left out may follow from others: the length of test sources from that of training
 sources, say, or what an attention score is capped at from the scheme of positions. `resolve` fills
-them, section by section, and judges what the config alone cannot: the names of tasks and position
-schemes, and whether lengths and sizes fit these. Each task and each scheme says itself what it
-needs. Code of the user's that the config names is loaded for that, so it must be trusted before.
+them, section by section, and judges what the config alone cannot: the names of tasks, position
+schemes and schedules, and whether lengths and sizes fit these. Each task and each scheme says
+itself what it needs. Code of the user's that the config names is loaded for that, so it must be
+trusted before.
 """
 
 from collections.abc import Mapping
 from typing import Any
 
+from toytrans.config.schedules import check_schedule_name
 from toytrans.config.schema import (
     Config,
     DataConfig,
@@ -124,7 +126,8 @@ def _data(data: DataConfig, model: ModelSettings) -> DataSettings:
 
 
 def _train(train: TrainConfig) -> TrainSettings:
-    """The section `train` with what follows from the number of steps."""
+    """The section `train` with what follows from the number of steps. Raises BadKey."""
+    check_schedule_name(train.schedule)
     defaults = {
         "warmup_steps": min(100, train.max_steps // 3),
         "eval_every": max(1, train.max_steps // 4),

@@ -4,6 +4,7 @@ left as it was."""
 import contextlib
 import json
 import logging
+import math
 import re
 import signal
 import subprocess
@@ -289,6 +290,19 @@ def test_bad_questions_are_user_errors_and_train_nothing(run: toytrans.Run, ask,
 def test_divergence_is_a_user_error():
     with pytest.raises(toytrans.UserError, match="training diverged: .*; lower train.lr"):
         toytrans.train(TINY, changes={"train.lr": 1e30})
+
+
+def test_a_caller_may_stop_at_the_record_that_tells_of_divergence():
+    """The loss of that record is counted once: there is nothing left to count when it stops."""
+    told = []
+
+    def goes_on(record: dict) -> bool:
+        told.append(record.get("diverged"))
+        return math.isfinite(record["loss"])
+
+    with pytest.raises(toytrans.UserError, match="training diverged: the loss"):
+        toytrans.train(TINY, changes={"train.lr": 1e30}, on_record=goes_on)
+    assert told[-1] == "loss" and told.count("loss") == 1
 
 
 # In a notebook --------------------------------------------------------------------------------

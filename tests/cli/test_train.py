@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from conftest import Command
 
-from toytrans.training.schedules import SCHEDULES
+from toytrans.config.schedules import SCHEDULES
 
 pytestmark = pytest.mark.usefixtures("here")
 
@@ -61,6 +61,23 @@ def test_a_moved_end_of_the_schedule_is_reported_on_resume(command: Command):
     assert rates[6] == pytest.approx(now, rel=1e-2) and before < now
     same = command(*resume, "train.max_seconds=900")
     assert same.code == 0 and "schedule" not in same.err
+
+
+def test_a_schedule_is_one_function_and_one_entry(command: Command, refused, monkeypatch):
+    """Configs, help and the JSON Schema follow from the registry."""
+
+    def half(step: int, warmup_steps: int, max_steps: int) -> float:
+        return 0.5
+
+    monkeypatch.setitem(SCHEDULES, "half", half)
+    words = ("train", "c.yaml", "--out", "r", "--set", "train.lr=0.004")
+    assert command(*words, "--set", "train.schedule=half").code == 0
+    assert json.loads(Path("r/metrics.jsonl").read_text().splitlines()[-1])["lr"] == 0.002
+    assert "half" in command("explain", "train.schedule").out
+    schema = json.loads(command("explain", "schema").out)
+    assert schema["$defs"]["TrainConfig"]["properties"]["schedule"]["enum"] == [*SCHEDULES]
+    misspelt = refused("train", "c.yaml", "--out", "s", "--set", "train.schedule=cosin")
+    assert "--set: train.schedule: found 'cosin'; did you mean cosine?" in misspelt
 
 
 def test_a_schedule_that_moves_only_later_is_reported_on_resume(command: Command, monkeypatch):

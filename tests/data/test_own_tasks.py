@@ -110,7 +110,7 @@ def test_train_eval_translate_and_resume(command: Command, own: Path):
     assert measured.code == 0 and '"length": 9' in measured.out
     assert "resumed at step 3" in resumed(command, 4).err
     own.write_text("# moved about\n" + own.read_text())
-    assert "the code has changed since; the pairs" in resumed(command, 5).err
+    assert "r: changed since it was trained: data.task\n" in resumed(command, 5).err
     own = own.rename("moved.py")
     Path("c.yaml").write_text(Path("c.yaml").read_text().replace("own.py", "moved.py"))
     assert "resumed at step 5" in resumed(command, 6).err, "the pairs are the same"

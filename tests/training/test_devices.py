@@ -54,7 +54,7 @@ def test_a_step_reads_nothing_back_and_sends_nothing(tmp_path: Path, monkeypatch
         model={**scheme, "dropout": 0.1},
         train={"accumulate": 2, "warmup_steps": 0, "label_smoothing": 0.1},
     )
-    stream = training_batches(trainer.dataset, trainer.config)
+    stream = training_batches(trainer.dataset, trainer.settings)
     dealt = [(batch.to(META), n) for batch, n in islice(stream, 2)]
     tokens = sum(batch.target_tokens for batch, _ in dealt)
     trainer.take_step(dealt)  # makes the tables of positions, once

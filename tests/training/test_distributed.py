@@ -15,7 +15,7 @@ from forked import COMMAND, Ended, Forked
 
 from toytrans.training.checkpoint import load_checkpoint
 from toytrans.training.devices import tune_process
-from toytrans.training.distributed import connect, place
+from toytrans.training.distributed import connect, rank_and_processes
 from toytrans.training.run import Run
 from toytrans.training.trainer import Trainer
 
@@ -62,7 +62,7 @@ def train_until(trainer: Trainer, step: int, rank: int) -> None:
 
     def interrupted(dealt):
         taken = take_step(dealt)
-        if trainer.progress.step == step and place()[0] == rank:
+        if trainer.progress.step == step and rank_and_processes()[0] == rank:
             trainer.stop()
         return taken
 
@@ -97,13 +97,13 @@ def in_two_processes() -> None:
 KILLED = """
 import os, signal
 from toytrans.cli import main
-from toytrans.training.distributed import place
+from toytrans.training.distributed import rank_and_processes
 from toytrans.training.trainer import Trainer
 
 take_step = Trainer.take_step
 
 def step(self, dealt):
-    if self.progress.step == 9 and place()[0] == 1:
+    if self.progress.step == 9 and rank_and_processes()[0] == 1:
         os.kill(os.getpid(), signal.SIGKILL)
     return take_step(self, dealt)
 
@@ -210,6 +210,33 @@ def test_a_killed_process_ends_the_others_in_one_line_and_nothing_shows_after_re
     assert out.count("translations") == 1 and silence == ["", ""]
     rows = re.findall(r"^ *valid \d+ to \d+ +([\d,]+) ", out, re.MULTILINE)
     assert rows == [str(SMALL["valid_examples"])], "each pair is measured once"
+
+
+OWN = """
+from torch import nn
+
+class Spoilt(nn.Module):
+    def __init__(self, config, vocabulary_size):
+        super().__init__()
+        self.tokens = nn.Embedding(vocabulary_size, 8)
+        self.output = nn.Linear(8, vocabulary_size)
+
+    def forward(self, src, tgt_in):
+        logits = self.output(self.tokens(tgt_in))
+        return logits if self.training else logits * float("nan")
+"""
+
+
+def test_divergence_that_the_first_process_alone_measures_ends_all(tmp_path):
+    """Its validation loss is no number; what the processes train on is fine."""
+    (tmp_path / "own.py").write_text(OWN)
+    (tmp_path / "c.yaml").write_text(tiny_yaml(model={"class": "own.py:Spoilt"}))
+    both = ended(started(FAILS_SOON, "train", "c.yaml", "--out", "r", folder=tmp_path))
+    assert [code for code, *_ in both] == [1, 1], both
+    (_, _, err), (_, *silence) = both
+    assert "diverged: the validation loss is not finite by step 2" in err.splitlines()[-1]
+    assert silence == ["", ""]
+    assert [record["step"] for record in Run.open(tmp_path / "r").records] == [1, 2]
 
 
 def test_torchrun_starts_the_processes(tmp_path):

@@ -10,10 +10,10 @@ import torch
 from conftest import EVERY_ANCHOR, ROOT, SCHEMES, config_of, tensors_of, trainer_of
 
 import toytrans
+from toytrans.config.schedules import learning_rate
 from toytrans.data.batches import training_batches
 from toytrans.training import graphs, session
 from toytrans.training.graphs import EAGER, Capture, Recorder, open_recorder
-from toytrans.training.schedules import learning_rate
 from toytrans.training.trainer import Trainer
 
 CPU = torch.device("cpu")
@@ -35,7 +35,7 @@ def trainer_in(run: Path, capture: Capture | None, model: dict, **train) -> Trai
 def numbers(trainer: Trainer, steps: int) -> list[torch.Tensor]:
     """Loss and gradient norm after each of some steps; then the weights."""
     found = []
-    for dealt in islice(training_batches(trainer.dataset, trainer.config), steps):
+    for dealt in islice(training_batches(trainer.dataset, trainer.settings), steps):
         found += [number.clone() for number in trainer.take_step([dealt])]
     return found + [parameter.detach().clone() for parameter in trainer.model.parameters()]
 
@@ -53,7 +53,7 @@ def test_recorded_steps_have_the_numbers_of_eager_ones(tmp_path, scheme, precisi
     found = numbers(recorded, 12)
     expected = numbers(trainer_in(tmp_path / "eager", None, model, **train), 12)
     assert all(torch.equal(*pair) for pair in zip(found, expected, strict=True))
-    stream = training_batches(recorded.dataset, recorded.config)
+    stream = training_batches(recorded.dataset, recorded.settings)
     shapes = [(*batch.src.shape, batch.tgt_in.shape[1]) for batch, _ in islice(stream, 12)]
     assert set(recorded.recorder.graphs) == {s for s in shapes if shapes.count(s) > 1}
     assert len(recorded.recorder.graphs) > 1

@@ -17,7 +17,6 @@ from toytrans.data.batches import largest_batch, training_batches
 from toytrans.data.open import open_dataset
 from toytrans.training.checkpoint import load_checkpoint, saved_steps
 from toytrans.training.rehearsal import rehearse
-from toytrans.training.run import Run
 from toytrans.training.trainer import Trainer
 
 pytestmark = pytest.mark.usefixtures("here")
@@ -95,7 +94,20 @@ def test_memory_that_runs_out_does_so_before_the_first_step(command, monkeypatch
     assert answer.code == 2
     said = "toytrans: out of memory: the largest batch, 8 x (6 + 6) tokens, does not fit; lower "
     assert last_line(answer.err).startswith(said + "data.batch_tokens (128), the longest")
-    assert Run.open(Path("runs/c")).records == []
+    assert not Path("runs/c").exists()
+
+
+def test_a_refused_rehearsal_leaves_a_folder_free_for_the_same_command(command, monkeypatch):
+    """The remedy that the error names is a changed key, under the same --out."""
+    with monkeypatch.context() as patched:
+        patched.setattr(Trainer, "backward", raising(OUT["cpu"]))
+        assert command(*TRAIN).code == 2
+        Path("mine").mkdir()
+        assert command("train", "c.yaml", "--out", "mine").code == 2
+        assert command("train", "c.yaml").code == 2
+    assert os.listdir("mine") == [] and os.listdir("runs") == []
+    answer = command(*TRAIN, "--set", "data.batch_tokens=64")
+    assert answer.code == 0 and saved_steps(Path("runs/c"))[-1] == 6
 
 
 def test_memory_that_really_runs_out():

@@ -110,11 +110,11 @@ def test_a_project_that_has_moved_goes_on_with_the_same_files_alone(
     (here / "old").rename(here / "new")
     monkeypatch.chdir(here / "new")
     again = command(*TRAIN, "--resume", "--set", "train.max_steps=8")
-    assert again.code == 0 and "resumed at step 6" in again.err and "not the one" not in again.err
+    assert again.code == 0 and "resumed at step 6" in again.err and "changed" not in again.err
     with Path("b.tsv").open("a") as file:
         file.write("1\t1\n")
     again = command(*TRAIN, "--resume", "--set", "train.max_steps=10")
-    assert again.code == 0 and "the validation file is not the one of before" in again.err
+    assert again.code == 0 and "changed since it was trained: data.files.valid" in again.err
     Path("a.tsv").write_text("1\t1\n" * 40)
     before = Path("r/data.json").read_text()
     again = command(*TRAIN, "--resume", "--set", "train.max_steps=12")

@@ -9,14 +9,14 @@ import torch
 from conftest import trainer_of
 from torch.nn import functional as F
 
+from toytrans.config.schedules import learning_rate
 from toytrans.config.schema import TrainConfig
 from toytrans.data.batches import training_batches
 from toytrans.model.transformer import Transformer
 from toytrans.training import trainer as trainer_module
 from toytrans.training.checkpoint import saved_steps
+from toytrans.training.loss import summed_loss
 from toytrans.training.run import Run
-from toytrans.training.schedules import learning_rate
-from toytrans.training.step import summed_loss
 
 DATA = {"batch_tokens": 256, "valid_examples": 30, "test_examples": 30}
 
@@ -26,7 +26,7 @@ def test_steps_are_clipped_adamw_steps_at_the_scheduled_rate(tmp_path):
     train = {"max_steps": 10, "lr": 0.01, "warmup_steps": 4, "clip_norm": 0.5, "accumulate": 2}
     train |= {"schedule": "constant", "weight_decay": 0.1}
     trainer = trainer_of(tmp_path / "run", data=DATA, train=train)
-    config = trainer.config
+    config = trainer.settings
     torch.manual_seed(config.seed)
     twin = Transformer(config.model, trainer.dataset.facts.vocabulary)
     adamw = torch.optim.AdamW(
@@ -70,7 +70,7 @@ def test_records_hold_what_the_design_says(tmp_path):
         assert sorted(record) == sorted(expected)
     assert trainer.stop_reason == "max_steps"
     assert saved_steps(run) == sorted({6, 7, trainer.progress.best_step})
-    stream = training_batches(trainer.dataset, trainer.config)
+    stream = training_batches(trainer.dataset, trainer.settings)
     batches = [batch for batch, _ in islice(stream, 7)]
     assert yielded[-1]["target_tokens"] == sum(batch.target_tokens for batch in batches)
     last = batches[-1]
@@ -186,7 +186,7 @@ def test_data_follow_data_seed_and_weights_follow_seed(task, tmp_path):
     def drawn(name: str, **seeds) -> tuple[list, list[bytes], object]:
         """Some batches, the weights, and the facts of the data."""
         trainer = trainer_of(tmp_path / name, task, **seeds)
-        stream = training_batches(trainer.dataset, trainer.config)
+        stream = training_batches(trainer.dataset, trainer.settings)
         batches = [batch.src.tolist() for batch, _ in islice(stream, 3)]
         weights = [each.detach().numpy().tobytes() for each in trainer.model.parameters()]
         return batches, weights, trainer.dataset.facts

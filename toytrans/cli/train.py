@@ -2,14 +2,12 @@
 
 import contextlib
 import importlib.util
-import math
 import shlex
 import sys
-import time
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal, NamedTuple
+from typing import TYPE_CHECKING, Annotated, Literal, NamedTuple
 
 import typer
 
@@ -25,7 +23,6 @@ from toytrans.user_code import is_shipped
 if TYPE_CHECKING:
     from toytrans.config.schema import Config
     from toytrans.data.pairs import Pairs, Split
-    from toytrans.training.checkpoint import Progress
     from toytrans.training.run import Record, Run
     from toytrans.training.trainer import Trainer
 
@@ -34,8 +31,13 @@ SAMPLES, SHORT = 4, 10
 
 
 class Moment(NamedTuple):
-    """What a record says, target tokens a second, the exact match measured last, and seconds to the
-    last step at the mean pace so far."""
+    """What is shown of a training after a record.
+
+    step, loss, lr: those of the record.
+    rate: target tokens a second since the record before.
+    match: the exact match on validation data, as it was measured last.
+    left: seconds to the last step, at the mean pace so far.
+    """
 
     step: int
     loss: float
@@ -46,15 +48,17 @@ class Moment(NamedTuple):
 
 
 def train(
-    path: Annotated[
+    file: Annotated[
         Path | None, typer.Argument(metavar="CONFIG", help="YAML file that describes the run.")
     ] = None,
-    config: Annotated[
+    config_option: Annotated[
         Path | None, rare("--config", metavar="CONFIG", help="The same as the argument CONFIG.")
     ] = None,
-    out: Annotated[
+    out_option: Annotated[
         str | None,
-        typer.Option(metavar="PATH", help="Run directory. Default: runs/ and the config's name."),
+        typer.Option(
+            "--out", metavar="PATH", help="Run directory. Default: runs/ and the config's name."
+        ),
     ] = None,
     device: Annotated[
         str | None,
@@ -81,45 +85,50 @@ def train(
     """Train a model from a YAML file and measure it."""
     from toytrans.config.load import load_config, load_saved_config
 
-    if path and config:
-        raise UserError(f"{path} and --config {config}: give the config once")
-    if out == "":  # a shell variable that is not set
+    if file and config_option:
+        raise UserError(f"{file} and --config {config_option}: give the config once")
+    if out_option == "":  # a shell variable that is not set
         raise UserError("--out: empty; name a directory, or leave --out away")
-    file, folder = path or config, Path(out) if out else None
-    changes, short = overrides or [], {"device": device, "fault": fault, "seed": seed}
+    file = file or config_option
+    out = Path(out_option) if out_option else None
+    by_option = {"device": device, "fault": fault, "seed": seed}
     if file is not None:
-        name, settings = file.stem, load_config(file, changes, by_option=short)
-    elif resume and folder is not None:
+        name = file.stem
+        config = load_config(file, overrides or [], by_option)
+    elif resume and out is not None:
         from toytrans.training.run import CONFIG, Run
 
-        Run.open(folder, trust_code)
-        name, settings = folder.name, load_saved_config(folder / CONFIG, changes, short)
+        Run.open(out, trust_code)
+        name = out.name
+        config = load_saved_config(out / CONFIG, overrides or [], by_option)
     else:
         raise UserError("no config; name one, say `toytrans train textbook`")
-    warn_of_fault(settings.fault)
-    _train(settings, name, folder, resume, log_to is not None, watched)
+    warn_of_fault(config.fault)
+    _train(config, name, out, resume, log_to is not None, watched)
 
 
 def _train(
-    settings: "Config", name: str, folder: Path | None, resume: bool, logged: bool, watched: bool
+    config: "Config", name: str, out: Path | None, resume: bool, logged: bool, watched: bool
 ) -> None:
     from toytrans.training.devices import tune_process
-    from toytrans.training.distributed import connect, place
+    from toytrans.training.distributed import connect, rank_and_processes
     from toytrans.training.session import open_session
 
     if logged and importlib.util.find_spec("tensorboard") is None:
         how = how_to_install("tensorboard")
         raise UserError(f"--log-to tensorboard: it is not installed; {how}")
     tune_process()
-    with connect(settings.device) as device:
-        rank, processes = place()
+    with connect(config.device) as device:
+        rank, processes = rank_and_processes()
         reporter.one_of_several = processes > 1
         if rank > 0:
             reporter.fall_silent()
-        with open_session(settings, name, folder, resume, note, device) as trainer:
+        with open_session(config, name, out, resume, note, device) as trainer:
             if trainer.writer is None:  # it helps the first process, which does all the rest
                 for _ in trainer.train():
                     pass
+                if trainer.stop_reason == "diverged":
+                    raise typer.Exit(1)
             else:
                 _follow(trainer, trainer.writer.path, logged, watched)
                 _report_stop(trainer, trainer.writer.path, processes)
@@ -130,7 +139,7 @@ def _train(
 
 def _follow(trainer: "Trainer", run: Path, logged: bool, watched: bool) -> None:
     """Train; show each record as the terminal allows, and copy it to TensorBoard if asked to."""
-    progress, total = trainer.progress, trainer.config.train.max_steps
+    progress, total = trainer.progress, trainer.settings.train.max_steps
     tokens, seconds = progress.target_tokens, progress.elapsed_s
     match: float | None = None
     view: Callable[[Trainer], AbstractContextManager[Callable[[Moment], None]]] = _line
@@ -138,8 +147,13 @@ def _follow(trainer: "Trainer", run: Path, logged: bool, watched: bool) -> None:
         from toytrans.cli.watch import watch
 
         view = watch
-    logs = _copied_to_tensorboard(run, progress) if logged else contextlib.nullcontext(bool)
-    with view(trainer) as show, logs as copy:
+    with contextlib.ExitStack() as stack:
+        show = stack.enter_context(view(trainer))
+        copies: list[Callable[[Record], None]] = []  # of the records, beside metrics.jsonl
+        if logged:
+            from toytrans.cli.tensorboard import copied_to_tensorboard
+
+            copies.append(stack.enter_context(copied_to_tensorboard(run, progress)))
         for record in trainer.train():
             step, elapsed = int(record["step"]), record["elapsed_s"]
             match = record.get("valid_exact_match", match)
@@ -147,57 +161,13 @@ def _follow(trainer: "Trainer", run: Path, logged: bool, watched: bool) -> None:
             left = float(elapsed / max(step, 1) * (total - step))
             show(Moment(step, record["loss"], record["lr"], rate, match, left))
             tokens, seconds = int(record["target_tokens"]), elapsed
-            copy(record)
-
-
-@contextlib.contextmanager
-def _copied_to_tensorboard(run: Path, progress: "Progress") -> "Iterator[Callable[[Record], None]]":
-    """Copy the records so far to RUN/logs, for TensorBoard to draw. Yields what copies one more.
-
-    metrics.jsonl stays the truth. A training that is resumed copies all of it again, and
-    TensorBoard drops what older files say of the same steps. If the library fails, which may raise
-    anything, a note says so, and training goes on.
-    """
-    from toytrans.training.run import Run
-
-    began, writers = time.time() - progress.elapsed_s, list[Any]()
-
-    def attempt(work: "Callable[..., object]", *given: Any) -> None:
-        try:
-            work(*given)
-        except Exception as error:
-            writers.clear()
-            reason = f"{type(error).__name__}: {error}".partition("\n")[0][:200]
-            note(f"--log-to tensorboard: stopped ({reason}); metrics.jsonl is complete")
-
-    def begin() -> None:
-        from torch.utils.tensorboard import SummaryWriter
-
-        writers.append(SummaryWriter(str(run / "logs"), purge_step=0, flush_secs=5))
-
-    def add(record: "Record") -> None:
-        """Add the numbers of a record: loss as train/loss, valid_loss as valid/loss."""
-        when = began + float(record.get("elapsed_s") or 0.0)
-        for key, value in record.items():
-            if key != "step" and isinstance(value, int | float) and math.isfinite(value):
-                tag = f"valid/{key[6:]}" if key.startswith("valid_") else f"train/{key}"
-                for writer in writers:
-                    writer.add_scalar(tag, value, record["step"], walltime=when)
-
-    attempt(begin)
-    for record in Run.open(run).records:
-        if record["step"] <= progress.step:
-            attempt(add, record)
-    try:
-        yield lambda record: attempt(add, record)
-    finally:
-        for writer in writers:
-            attempt(writer.close)
+            for copy in copies:
+                copy(record)
 
 
 @contextlib.contextmanager
 def _line(trainer: "Trainer") -> Iterator[Callable[[Moment], None]]:
-    total, first = trainer.config.train.max_steps, trainer.progress.step
+    total, first = trainer.settings.train.max_steps, trainer.progress.step
 
     def show(moment: Moment) -> None:
         status = f"step {moment.step}/{total} loss {moment.loss:.4f} {moment.rate:,.0f} tok/s"
@@ -220,7 +190,7 @@ def _report_stop(trainer: "Trainer", run: Path, processes: int) -> None:
     elif trainer.signals:
         words = ["torchrun", "...", "-m", "toytrans"] if processes > 1 else ["toytrans"]
         words += ["train", "--resume", "--out", str(run)]
-        words += ["--trust-code"] * bool(trainer.config.references)
+        words += ["--trust-code"] * bool(trainer.settings.references)
         again = shlex.join(words)
         note(f"stopped at step {trainer.progress.step} and saved; go on with: {again}")
 

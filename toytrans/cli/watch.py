@@ -43,7 +43,7 @@ def watch(trainer: Trainer) -> Iterator[Callable[["Moment"], None]]:
     def show(moment: "Moment") -> None:
         nonlocal due
         began = time.monotonic()
-        if began >= due or moment.step == trainer.config.train.max_steps:
+        if began >= due or moment.step == trainer.settings.train.max_steps:
             view = view_of(trainer, pairs, moment, console.width - 1)
             with contextlib.suppress(OSError):  # a terminal that was closed: its signal saves
                 live.update(view, refresh=True)
@@ -62,7 +62,7 @@ def watch(trainer: Trainer) -> Iterator[Callable[["Moment"], None]]:
 
 def view_of(trainer: Trainer, pairs: Pairs, moment: "Moment", width: int) -> Group:
     """Everything that is known. pairs: what is translated."""
-    total, match = trainer.config.train.max_steps, moment.match
+    total, match = trainer.settings.train.max_steps, moment.match
     name = trainer.writer.path.name if trainer.writer else ""
     lines = [
         f"{printable(name)} step {moment.step:,}/{total:,}, {moment.left:,.0f} s left, "
@@ -79,7 +79,7 @@ def view_of(trainer: Trainer, pairs: Pairs, moment: "Moment", width: int) -> Gro
 def _sample(trainer: Trainer, pairs: Pairs, width: int) -> Iterator[Text]:
     """The pairs translated, and the clearest head of cross-attention on the first."""
     model, facts = trainer.model, trainer.dataset.facts
-    batch = make_batch(pairs, trainer.config.source_bos).to(trainer.device)
+    batch = make_batch(pairs, trainer.settings.source_bos).to(trainer.device)
     model.eval()
     try:
         answers, translations = search(model, batch.src, facts.target_growth).tokens, []
@@ -93,7 +93,7 @@ def _sample(trainer: Trainer, pairs: Pairs, width: int) -> Iterator[Text]:
         reports = zip(measure([(heads, batch)]), heads, strict=True)
         best, head = max(reports, key=lambda pair: pair[0].best.weight)
         place = trainer.writer.path if trainer.writer else Path()
-        run = Run(place, trainer.config, facts).with_model(model, trainer.progress.step)
+        run = Run(place, trainer.settings, facts).with_model(model, trainer.progress.step)
         names = axis_names(facts.vocabulary.symbols)
         for shown in AttentionMaps(run, batch, [head], [best], "").of_pair(0, names.__getitem__):
             yield map_of_head(shown, width)

@@ -319,7 +319,7 @@ class TrainConfig(Section):
     """Stop after so many seconds of training. null means no limit."""
     lr: Annotated[float, Field(gt=0)] = 3e-3
     """Learning rate at its peak, after warm-up."""
-    schedule: Literal["constant", "linear", "cosine", "inverse_sqrt"] = "linear"
+    schedule: Annotated[str, _shown_as("name")] = "linear"
     """Course of the learning rate after warm-up. linear and cosine end at 2% of lr."""
     warmup_steps: Annotated[int, Field(ge=0)] | None = None
     """Steps of linear warm-up. null means 100, or a third of max_steps if that is less."""

@@ -246,10 +246,17 @@ BATCHES_OF_A_POOL = 32
 """A pool holds about 32 batches, and at least 4,096 pairs. A larger pool has fewer pads."""
 
 
+class DealtBatch(NamedTuple):
+    """A training batch, and the number of pairs that the stream has dealt up to its end."""
+
+    batch: Batch
+    pairs_used: int
+
+
 def training_batches(
     dataset: Dataset, config: Settings, pairs_used: int = 0
-) -> Generator[tuple[Batch, int]]:
-    """Endless training batches on the CPU, each with the number of pairs used up to its end.
+) -> Generator[DealtBatch]:
+    """Endless training batches on the CPU.
 
     pairs_used: where to start: 0, or the number that came with a batch; the batches that follow
         are then those that would have followed it.
@@ -267,7 +274,7 @@ def training_batches(
             used += len(plan.pairs)
             if used > pairs_used:
                 batch = rows.take(plan.pairs).fit(plan.shape)
-                yield replace(batch, counts=batch.count()), used
+                yield DealtBatch(replace(batch, counts=batch.count()), used)
 
 
 def _pool_size(dataset: Dataset, batch_tokens: int) -> int:

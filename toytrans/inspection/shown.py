@@ -216,7 +216,7 @@ def _batch(
         size = dataset.size("train")
         chosen = torch.arange(2 if size is None else min(2, size))
         batch = make_batch(dataset.pairs("train", chosen), config.source_bos)
-        return objective_of(config.fault).batch(batch)
+        return objective_of(config.fault).prepare(batch)
     given = tgt or [""] * len(src)
     batch = batch_of_sequences(src, given, facts.vocabulary, config.source_bos)[0]
     return batch if tgt else translated(model, batch.src, facts.target_growth)

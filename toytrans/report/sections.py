@@ -250,7 +250,7 @@ def _text(value: Any) -> str:
 def inspected_of_run(run: Run) -> InspectedBatch:
     """Two short validation pairs of different lengths, as one padded batch."""
     pairs = few(validation_pairs(run, TRANSLATED), MASK_LENGTHS)
-    batch = objective_of(run.config.fault).batch(make_batch(pairs, run.config.source_bos))
+    batch = objective_of(run.config.fault).prepare(make_batch(pairs, run.config.source_bos))
     weights = f"weights of step {run.step}"
     model = as_transformer(run.model)
     return InspectedBatch(batch, run.vocabulary, model, weights, run.config.fault)

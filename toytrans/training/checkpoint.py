@@ -228,7 +228,7 @@ def load_checkpoint(run: Path, step: int) -> tuple[Progress, Tensors]:
     Raises UserError if it is missing, cut short, changed, or not written by training. Its
     SHA-256 is compared if checkpoints.json lists it.
     """
-    with refusing(run, step):
+    with checkpoint_errors(run, step):
         raw = read_whole(checkpoint_file(run, step), MOST_BYTES)
         if listed_checkpoints(run).get(step) not in (None, hashlib.sha256(raw).hexdigest()):
             raise ValueError("cut short or changed (wrong checksum)")
@@ -255,39 +255,48 @@ def load_newest(run: Path) -> tuple[Progress, Tensors] | None:
 
 def read_progress(run: Path, step: int) -> Progress:
     """The progress of a checkpoint, from its first bytes alone. Raises UserError."""
-    with refusing(run, step), open_regular(checkpoint_file(run, step)) as file:
+    with checkpoint_errors(run, step), open_regular(checkpoint_file(run, step)) as file:
         return _progress_in(file, step)
 
 
 def read_trained_with(run: Path, step: int) -> dict[str, Any] | None:
     """What the weights of a checkpoint were trained with; None if it does not say. Raises
     UserError."""
-    with refusing(run, step), open_regular(checkpoint_file(run, step)) as file:
-        size = int.from_bytes(file.read(8), "little")
-        try:
-            text = json.loads(file.read(min(size, MOST_BYTES_OF_HEADER)))["__metadata__"]
-            found = json.loads(text["trained_with"])
-            return found if {"settings", "code", "data"} <= found.keys() else None
-        except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
-            return None
+    with checkpoint_errors(run, step), open_regular(checkpoint_file(run, step)) as file:
+        text = _metadata_of(file).get("trained_with", "")
+    try:
+        found = json.loads(text)
+        return found if {"settings", "code", "data"} <= found.keys() else None
+    except (ValueError, TypeError, AttributeError, RecursionError):
+        return None
 
 
 def _progress_in(file: BinaryIO, step: int) -> Progress:
-    """The progress in the header of a safetensors file, which is JSON after 8 bytes of its size.
-    Raises ValueError if it is not that of a checkpoint of this step."""
-    size = int.from_bytes(file.read(8), "little")
+    """The progress of a checkpoint. Raises ValueError if it is not that of this step."""
+    metadata = _metadata_of(file)
     try:
-        about = json.loads(file.read(min(size, MOST_BYTES_OF_HEADER)))["__metadata__"]
-        progress, is_ours = _PROGRESS.validate_json(about["progress"]), about["format"] == FORMAT
+        progress = _PROGRESS.validate_json(metadata.get("progress", ""))
+        is_ours = metadata["format"] == FORMAT and progress.step == step
     except (ValueError, KeyError, TypeError, RecursionError):
         is_ours = False
-    if not is_ours or progress.step != step:
+    if not is_ours:
         raise ValueError("damaged, or not written by a training for this step")
     return progress
 
 
+def _metadata_of(file: BinaryIO) -> dict[str, str]:
+    """The metadata of a safetensors file, whose header is JSON that follows 8 bytes with its size;
+    empty if there is none."""
+    size = int.from_bytes(file.read(8), "little")
+    try:
+        header = json.loads(file.read(min(size, MOST_BYTES_OF_HEADER)))
+        return dict(header["__metadata__"])
+    except (ValueError, KeyError, TypeError, RecursionError):
+        return {}
+
+
 @contextlib.contextmanager
-def refusing(run: Path, step: int) -> Iterator[None]:
+def checkpoint_errors(run: Path, step: int) -> Iterator[None]:
     """Raise a ValueError, or an error of reading, as a UserError: what is wrong with a checkpoint,
     and which one is used without it."""
     try:

@@ -19,15 +19,17 @@ from toytrans.training.signals import handled_by
 LONGEST_WAIT = timedelta(hours=1)  # for the other processes to start, or for an evaluation
 
 
-def place() -> tuple[int, int]:
+def rank_and_processes() -> tuple[int, int]:
     """The rank of this process, and how many there are."""
-    connected = distributed.is_initialized()
-    return (distributed.get_rank(), distributed.get_world_size()) if connected else (0, 1)
+    if not distributed.is_initialized():
+        return 0, 1
+    return distributed.get_rank(), distributed.get_world_size()
 
 
 def rows_of(batch: Batch) -> Batch:
     """The rows of a batch that this process trains on."""
-    return batch if place() == (0, 1) else batch.shard(*place())
+    rank, processes = rank_and_processes()
+    return batch if processes == 1 else batch.shard(rank, processes)
 
 
 def sum_over_processes(loss: Tensor, parameters: Iterable[nn.Parameter]) -> None:
@@ -39,10 +41,11 @@ def sum_over_processes(loss: Tensor, parameters: Iterable[nn.Parameter]) -> None
 
 
 def agree(reason: StopReason | None) -> StopReason | None:
-    """A reason to stop that one of the processes has, for all of them."""
-    reasons = [reason] * place()[1]
-    if distributed.is_initialized():
-        distributed.all_gather_object(reasons, reason)
+    """A reason to stop that one of the processes has, for all of them: that of the lowest rank."""
+    if not distributed.is_initialized():
+        return reason
+    reasons: list[StopReason | None] = [None] * distributed.get_world_size()
+    distributed.all_gather_object(reasons, reason)
     return next(filter(None, reasons), None)
 
 

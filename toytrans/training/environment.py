@@ -12,10 +12,7 @@ from typing import Any
 import torch
 
 from toytrans import __version__
-from toytrans.config.schema import Settings
-from toytrans.data.files import sha256_of
 from toytrans.training.devices import Precision, has_bf16_products
-from toytrans.user_code import digests
 
 SWITCHES = ("ATEN_", "DNNL_", "KMP_", "MKL_", "OMP_", "ONEDNN_", "CUBLAS_", "NVIDIA_TF32")
 """Prefixes of environment variables that can change how numbers are computed."""
@@ -23,18 +20,9 @@ SWITCHES = ("ATEN_", "DNNL_", "KMP_", "MKL_", "OMP_", "ONEDNN_", "CUBLAS_", "NVI
 MAY_CHANGE = ("config", "started", "command", "python", "platform")
 """Parts of a run's environment that change no number of the training."""
 
-EXPLAINED = {
-    "valid_sha256": "the validation file is not the one of before: do not compare the scores",
-    "code_sha256": "the code has changed since; the pairs and the weights fit it",
-}
-"""What is said where one of these has changed."""
 
-
-def environment_of(
-    config: Settings, device: torch.device, precision: Precision, processes: int
-) -> dict[str, Any]:
+def environment_of(device: torch.device, precision: Precision, processes: int) -> dict[str, Any]:
     """Where and on what a run is trained, as plain values."""
-    files, code = config.data.files, config.references
     return {
         "toytrans": __version__,
         "python": platform.python_version(),
@@ -45,23 +33,19 @@ def environment_of(
         "precision": precision,
         **settings_of_numbers(),
         "processes": processes,
-        "valid_sha256": sha256_of(files.valid) if files and files.valid else None,
-        "code_sha256": dict(zip(code, digests(code.values()), strict=True)),
         "started": time.strftime("%Y-%m-%dT%H:%M:%S%z"),
         "command": shlex.join(sys.argv),
     }
 
 
-def changes(before: dict[str, Any], now: dict[str, Any]) -> list[str]:
-    """How the environment differs from that of the saved run, one sentence each."""
-    changed = [key for key in now if key in before and before[key] != now[key]]
-    sentences = [sentence for key, sentence in EXPLAINED.items() if key in changed]
-    if names := [key for key in changed if key not in (*MAY_CHANGE, *EXPLAINED)]:
-        listed = ", ".join(f"{key} {before[key]} -> {now[key]}" for key in names)
-        sentences.append(
-            f"the run was saved under other conditions, so its numbers may differ: {listed}"
-        )
-    return sentences
+def changes(before: dict[str, Any], now: dict[str, Any]) -> str:
+    """A sentence if the environment is not that of the saved run; else empty."""
+    both = [key for key in now if key in before and key not in MAY_CHANGE]
+    changed = [f"{key} {before[key]} -> {now[key]}" for key in both if before[key] != now[key]]
+    if not changed:
+        return ""
+    listed = ", ".join(changed)
+    return f"the run was saved under other conditions, so its numbers may differ: {listed}"
 
 
 def settings_of_numbers() -> dict[str, Any]:

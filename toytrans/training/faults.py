@@ -6,7 +6,7 @@ is loaded. Evaluation is never broken: it shows the effect of the fault.
 
 from collections.abc import Callable
 from functools import partial
-from typing import Any, NamedTuple, TypeVar
+from typing import NamedTuple, TypeVar
 
 import torch
 from torch import Tensor, nn
@@ -24,7 +24,7 @@ from toytrans.model.positions.base import Positions
 from toytrans.model.seq2seq import Seq2Seq
 from toytrans.model.transformer import Transformer
 from toytrans.tokens import BOS_ID, EOS_ID, PAD_ID, Vocabulary
-from toytrans.training.step import Objective, token_losses
+from toytrans.training.loss import SOUND, Objective, token_losses
 
 Part = TypeVar("Part", bound=nn.Module)
 
@@ -51,7 +51,7 @@ def plant(fault: str, model: Seq2Seq) -> None:
 def objective_of(fault: str | None) -> Objective:
     """The training objective under a fault; evaluation never uses it."""
     name = planted_fault(fault)
-    return FAULTS[name].objective if name else Objective()
+    return FAULTS[name].objective if name else SOUND
 
 
 def check_fault(fault: str | None, model: ModelConfig, processes: int = 1) -> None:
@@ -136,38 +136,49 @@ def _without_residual(residual: Residual, x: Tensor, sublayer: nn.Module) -> Ten
     return output
 
 
-def _unshifted(batch: Batch) -> Batch:
+class LabelsNotShifted(Objective):
     """Labels are the decoder's input, without the shift."""
-    return Batch(batch.src, batch.tgt_in, batch.tgt_in, batch.counts)
+
+    def prepare(self, batch: Batch) -> Batch:
+        return Batch(batch.src, batch.tgt_in, batch.tgt_in, batch.counts)
 
 
-def _pad_as_end(batch: Batch) -> Batch:
+class PadIsEos(Objective):
     """EOS labels become PAD and are ignored, as with a tokenizer that has one id for both."""
-    end = batch.tgt_out.masked_fill(batch.tgt_out == EOS_ID, PAD_ID)
-    return Batch(batch.src, batch.tgt_in, end)
+
+    def prepare(self, batch: Batch) -> Batch:
+        end = batch.tgt_out.masked_fill(batch.tgt_out == EOS_ID, PAD_ID)
+        return Batch(batch.src, batch.tgt_in, end)
 
 
-def _starting_with_end(batch: Batch) -> Batch:
+class WrongStart(Objective):
     """Training starts targets with EOS, as BART does; decoding starts with BOS."""
-    start = batch.tgt_in.masked_fill(batch.tgt_in == BOS_ID, EOS_ID)
-    return Batch(batch.src, start, batch.tgt_out, batch.counts)
+
+    def prepare(self, batch: Batch) -> Batch:
+        start = batch.tgt_in.masked_fill(batch.tgt_in == BOS_ID, EOS_ID)
+        return Batch(batch.src, start, batch.tgt_out, batch.counts)
 
 
-def _loss_with_pads(logits: Tensor, tgt_out: Tensor, *given: Any, **options: Any) -> Tensor:
-    """`summed_loss` without ignoring PAD labels."""
-    return token_losses(logits, tgt_out, *given, **options, ignored=-1).sum()
+class LossOnPads(Objective):
+    """PAD labels count as all others do."""
+
+    def loss(self, logits: Tensor, tgt_out: Tensor, label_smoothing: float = 0.0) -> Tensor:
+        return token_losses(logits, tgt_out, label_smoothing, ignored=-1).sum()
+
+    def tokens(self, batch: Batch) -> int:
+        return batch.tgt_out.numel()
 
 
-def _loss_of_means(logits: Tensor, tgt_out: Tensor, *given: Any, **options: Any) -> Tensor:
-    """The mean over rows of each row's mean loss, times the number of tokens.
+class MeanOfMeans(Objective):
+    """The mean over rows of each row's mean loss."""
 
-    The caller divides by the number of tokens.
-    """
-    losses = token_losses(logits, tgt_out, *given, **options).view_as(tgt_out)
-    tokens = tgt_out.ne(PAD_ID).sum(1)
-    means = losses.sum(1) / tokens.clamp(min=1)
-    rows = tokens.gt(0).sum()  # without the empty rows that fill up a batch
-    return means.sum() / rows * tokens.sum()
+    def loss(self, logits: Tensor, tgt_out: Tensor, label_smoothing: float = 0.0) -> Tensor:
+        """That mean times the number of tokens, because the caller divides by it."""
+        losses = token_losses(logits, tgt_out, label_smoothing).view_as(tgt_out)
+        tokens = tgt_out.ne(PAD_ID).sum(1)
+        means = losses.sum(1) / tokens.clamp(min=1)
+        rows = tokens.gt(0).sum()  # without the empty rows that fill up a batch
+        return means.sum() / rows * tokens.sum()
 
 
 def _parts(model: Transformer, kind: type[Part]) -> list[Part]:
@@ -209,7 +220,7 @@ class Fault(NamedTuple):
     """
 
     plant: Callable[[Transformer], None] = lambda model: None
-    objective: Objective = Objective()
+    objective: Objective = SOUND
     no_effect: Callable[[ModelConfig], str] = lambda model: ""
 
 
@@ -218,9 +229,9 @@ FAULTS: dict[FaultName, Fault] = {
     "triangle_off_by_one": Fault(partial(_mask_with, TriangleOffByOne)),
     "pad_visible": Fault(partial(_mask_with, PadVisible)),
     "mask_flipped": Fault(partial(_mask_with, MaskFlipped)),
-    "labels_not_shifted": Fault(objective=Objective(batch=_unshifted)),
-    "pad_is_eos": Fault(objective=Objective(batch=_pad_as_end)),
-    "wrong_start": Fault(objective=Objective(batch=_starting_with_end)),
+    "labels_not_shifted": Fault(objective=LabelsNotShifted()),
+    "pad_is_eos": Fault(objective=PadIsEos()),
+    "wrong_start": Fault(objective=WrongStart()),
     "wrong_scale": Fault(
         partial(_scale, lambda model: model.d_model**-0.5),
         no_effect=lambda model: (
@@ -236,10 +247,8 @@ FAULTS: dict[FaultName, Fault] = {
             else ""
         ),
     ),
-    "loss_on_pads": Fault(
-        objective=Objective(loss=_loss_with_pads, tokens=lambda batch: batch.tgt_out.numel())
-    ),
-    "batch_mean_of_means": Fault(objective=Objective(loss=_loss_of_means)),
+    "loss_on_pads": Fault(objective=LossOnPads()),
+    "batch_mean_of_means": Fault(objective=MeanOfMeans()),
     "no_residual": Fault(_no_residual),
     "no_norm": Fault(_no_norm),
     "no_feed_forward": Fault(_no_feed_forward),

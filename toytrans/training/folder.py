@@ -36,12 +36,14 @@ def new_folder(stem: str, out: Path | None) -> Iterator[RunWriter]:
     """Make the folder of a new run and hold its lock. Yields its writer.
 
     stem: the name of the config. out: the folder that the user named; None = runs/stem, or
-    runs/stem-2 and so on, whichever is free.
+    runs/stem-2 and so on, whichever is free. It goes again if the block ends with an error before
+    it has described the run.
     Raises UserError if the folder holds anything already.
     """
     while True:
         path = out or RUNS / _next_name(stem)
         check_free(path)
+        is_new = not path.exists()
         try:
             path.mkdir(parents=True, exist_ok=out is not None)
             break
@@ -51,9 +53,15 @@ def new_folder(stem: str, out: Path | None) -> Iterator[RunWriter]:
                     f"{path}: cannot be made ({error.filename}: {error.strerror}); name another "
                     "directory"
                 ) from None
-    with RunWriter(path).locked() as writer:
-        check_free(path)  # another training may have ended here just now
-        yield writer
+    try:
+        with RunWriter(path).locked() as writer:
+            check_free(path)  # another training may have ended here just now
+            yield writer
+    except BaseException:
+        if is_new:
+            with contextlib.suppress(OSError):  # it holds something
+                path.rmdir()
+        raise
 
 
 def run_to_resume(stem: str, out: Path | None) -> Path | None:

@@ -12,16 +12,18 @@ class AdamW:
     update is torch's function `adamw`, because torch's own class first imports a compiler, which
     takes most of a second.
 
-    state: by parameter: "step", and "exp_avg" and "exp_avg_sq" of the parameter's shape.
+    state: what the update remembers of each parameter: "step", a scalar, and "exp_avg" and
+        "exp_avg_sq", the running means of its gradient and of that squared, of its shape.
     """
 
     def __init__(self, model: nn.Module, weight_decay: float) -> None:
+        self.parameters = list(model.parameters())
         decayed, others = list[nn.Parameter](), list[nn.Parameter]()
         for name, parameter in model.named_parameters():
-            decays = parameter.dim() > 1 and "bias" not in name and "positions" not in name
-            (decayed if decays else others).append(parameter)
+            is_decayed = parameter.dim() > 1 and "bias" not in name and "positions" not in name
+            (decayed if is_decayed else others).append(parameter)
         self.groups = (decayed, weight_decay), (others, 0.0)
-        device = next(model.parameters()).device
+        device = self.parameters[0].device
         self.fused = device.type in ("cpu", "cuda")
         counting = device if self.fused else "cpu"  # unfused kernels read the count on the host
         self.state: dict[nn.Parameter, dict[str, Tensor]] = {
@@ -30,12 +32,12 @@ class AdamW:
                 "exp_avg": torch.zeros_like(parameter),
                 "exp_avg_sq": torch.zeros_like(parameter),
             }
-            for parameter in model.parameters()
+            for parameter in self.parameters
         }
 
     def zero_grad(self) -> None:
         """Drop the gradients."""
-        for parameter in self.state:
+        for parameter in self.parameters:
             parameter.grad = None
 
     @torch.no_grad()
@@ -52,8 +54,8 @@ class AdamW:
                 [parameter.grad for parameter in moved if parameter.grad is not None],
                 [state["exp_avg"] for state in states],
                 [state["exp_avg_sq"] for state in states],
-                [],
-                [state["step"] for state in states],
+                max_exp_avg_sqs=[],  # those of AMSGrad alone
+                state_steps=[state["step"] for state in states],
                 fused=self.fused,
                 capturable=isinstance(lr, Tensor),
                 amsgrad=False,

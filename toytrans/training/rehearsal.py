@@ -9,13 +9,13 @@ from typing import TYPE_CHECKING
 
 import torch
 
+from toytrans.config.schedules import learning_rate
 from toytrans.config.schema import Settings
 from toytrans.data.batches import Batch, largest_batch
 from toytrans.errors import UserError, ran_out_of_memory
 from toytrans.model.seq2seq import Seq2Seq
 from toytrans.training.checkpoint import weights_of
 from toytrans.training.devices import Precision, random_states_kept
-from toytrans.training.schedules import learning_rate
 from toytrans.user_code import shown
 
 if TYPE_CHECKING:
@@ -37,8 +37,8 @@ def check_dtype(model: Seq2Seq, precision: Precision) -> None:
 
 def rehearse(trainer: "Trainer") -> None:
     """Take a step on the largest batch, write a checkpoint, and undo both. Raises UserError."""
-    model, config = trainer.model, trainer.config
-    batch = largest_batch(trainer.dataset, config)
+    model = trainer.model
+    batch = largest_batch(trainer.dataset, trainer.settings)
     tensors = [*trainer.tensors().values(), *model.buffers()]
     before = [tensor.detach().clone() for tensor in tensors]
     buffers = {name: buffer.clone() for name, buffer in model.named_buffers()}
@@ -59,12 +59,13 @@ def rehearse(trainer: "Trainer") -> None:
 
 
 def _take_step(trainer: "Trainer", batch: Batch) -> None:
-    part, lr = trainer.objective.batch(batch), learning_rate(1, trainer.config.train)
+    part = trainer.objective.prepare(batch)
+    lr = learning_rate(1, trainer.settings.train)
     try:
         trainer.update([part], trainer.objective.tokens(part), lr)
     except Exception as error:
         if ran_out_of_memory(error):
-            raise _too_large(batch, trainer.config) from None
+            raise _too_large(batch, trainer.settings) from None
         raise
 
 
@@ -82,12 +83,12 @@ def _check_same_shapes(before: dict[str, torch.Size], model: Seq2Seq) -> None:
             raise _unfit(model, reason)
 
 
-def _too_large(batch: Batch, config: Settings) -> UserError:
+def _too_large(batch: Batch, settings: Settings) -> UserError:
     (rows, src_width), tgt_width = batch.src.shape, batch.tgt_out.shape[1]
     return UserError(
         f"out of memory: the largest batch, {rows} x ({src_width} + {tgt_width}) tokens, does not "
-        f"fit; lower data.batch_tokens ({config.data.batch_tokens}), the longest sequences or the "
-        "sizes of the model"
+        f"fit; lower data.batch_tokens ({settings.data.batch_tokens}), the longest sequences or "
+        "the sizes of the model"
     )
 
 

@@ -39,12 +39,12 @@ from toytrans.training.checkpoint import (
     CHECKPOINTS,
     Count,
     Progress,
+    checkpoint_errors,
     copy_into,
     load_checkpoint,
     pick_step,
     read_progress,
     read_trained_with,
-    refusing,
     saved_steps,
     weights_of,
 )
@@ -243,7 +243,7 @@ class Run:
         _, saved = load_checkpoint(self.path, self.step)
         of_training = ("optimizer/", "random/")
         theirs = {name: x for name, x in saved.items() if not name.startswith(of_training)}
-        with refusing(self.path, self.step):
+        with checkpoint_errors(self.path, self.step):
             copy_into(weights_of(model), theirs)
         return model.eval().to(choose_device(self.device))
 

@@ -1,11 +1,13 @@
 """One training session: everything that is prepared before the first step, and released after it.
 
-    a run to resume is locked and read -> config -> device, data, model, all checked
+    a run to resume is locked and read -> settings -> device, data, model, all checked
     -> a new run gets its folder -> the newest checkpoint is taken over, or a rehearsal is held
+    -> the run is described
 
-Everything is checked before anything is written. From the first file written on, signals are
-collected: the first one lets the running step end and saves. No run is ever replaced: an existing
-run is resumed, or another folder is taken. Of several processes the first alone writes.
+A run is described when everything is checked; the folder of a new run that is refused before goes
+again. From the folder on, signals are collected: the first one lets the running step end and saves.
+No run is ever replaced: an existing run is resumed, or another folder is taken. Of several
+processes the first alone writes.
 """
 
 import contextlib
@@ -16,6 +18,7 @@ from typing import Any, get_args
 import torch
 
 from toytrans.config.load import settings_for_resume
+from toytrans.config.schedules import first_difference, learning_rate
 from toytrans.config.schema import Config, Settings
 from toytrans.data.open import check_dataset, open_dataset
 from toytrans.data.pairs import Dataset
@@ -24,14 +27,13 @@ from toytrans.model.seq2seq import Seq2Seq
 from toytrans.model.transformer import Transformer
 from toytrans.resolve import resolve
 from toytrans.training.devices import Precision, choose_device, choose_precision
-from toytrans.training.distributed import place
+from toytrans.training.distributed import rank_and_processes
 from toytrans.training.environment import changes, environment_of
 from toytrans.training.faults import build_model, check_fault
 from toytrans.training.folder import new_folder, run_to_resume
 from toytrans.training.graphs import open_recorder
 from toytrans.training.rehearsal import check_dtype, rehearse
 from toytrans.training.run import Run
-from toytrans.training.schedules import first_difference, learning_rate
 from toytrans.training.signals import collect_signals
 from toytrans.training.trainer import Trainer
 from toytrans.training.writer import RunWriter
@@ -58,20 +60,18 @@ def open_session(
     device: of this process; None = that of the config.
     waits: as of `collect_signals`; torchrun, too, passes signals on.
     """
-    rank, processes = place()
+    rank, processes = rank_and_processes()
     with contextlib.ExitStack() as stack:
         writer: RunWriter | None = None
         saved: Run | None = None
         path = run_to_resume(name, out) if resume else None
-        if path is not None:
+        if path is None:
+            settings = resolve(config)
+        else:
             if rank == 0:
                 writer = stack.enter_context(RunWriter(path).locked())
             saved = Run.open(path)
-            if saved.steps:
-                saved.at("last").check_settings()
-            settings = settings_for_resume(saved.given, saved.config, config, path)
-        else:
-            settings = resolve(config)
+            settings = _settings_to_resume(saved, config)
         check_fault(settings.fault, settings.model, processes)
         chosen = choose_device(device or settings.device)
         dataset = _open_data(settings, saved)
@@ -82,62 +82,70 @@ def open_session(
         if writer is None and rank == 0:
             writer = stack.enter_context(new_folder(name, out))
         trainer = Trainer(settings, dataset, model, precision, writer, signals, recorder)
-        resumed = path is not None and trainer.resume(path)
-        environment = environment_of(settings, chosen, precision, processes)
-        before = saved.environment if saved else {}
-        environment["config"] = before.get("config", name)
+        if saved is not None:
+            trainer.resume(saved.path)
+        environment = environment_of(chosen, precision, processes)
+        environment["config"] = saved.environment.get("config", name) if saved else name
         if writer is not None:
-            writer.describe(config, settings, dataset.facts, environment)
             notes = [*_opening(trainer, writer), *dataset.notes, writer.note]
-            if resumed:
-                notes.append(f"resumed at step {trainer.progress.step}")
+            if saved is not None and trainer.saved_step is not None:
+                notes += _what_changed(saved, trainer, environment)
             elif resume:
                 notes.append("no checkpoint to resume from; starting at step 0")
-            if saved is not None and trainer.progress.step:
-                notes += [*changes(before, environment), _schedule(saved.config, trainer)]
             for sentence in filter(None, notes):
                 report(sentence)
-        if not resumed:
+        if trainer.saved_step is None:
             rehearse(trainer)
+        if writer is not None:
+            writer.describe(config, settings, dataset.facts, environment)
         yield trainer
 
 
+def _settings_to_resume(saved: Run, config: Config) -> Settings:
+    """The settings under which a run goes on. Raises UserError if they, or those that its newest
+    checkpoint was trained with, are not those of the run."""
+    if saved.steps:
+        saved.at("last").check_settings()
+    return settings_for_resume(saved.given, saved.config, config, saved.path)
+
+
 def new_model(
-    config: Settings, dataset: Dataset, precision: Precision, device: torch.device
+    settings: Settings, dataset: Dataset, precision: Precision, device: torch.device
 ) -> Seq2Seq:
-    """A model with fresh weights, which follow from the config's seed, on its device. Raises
-    UserError for one whose weights have another dtype."""
-    torch.manual_seed(config.seed)
-    model = build_model(config, dataset.facts.vocabulary)
+    """A model with fresh weights, which follow from the seed, on its device. Raises UserError for
+    one whose weights have another dtype."""
+    torch.manual_seed(settings.seed)
+    model = build_model(settings, dataset.facts.vocabulary)
     check_dtype(model, precision)
     return model.to(device)
 
 
-def _open_data(config: Settings, saved: Run | None) -> Dataset:
+def _open_data(settings: Settings, saved: Run | None) -> Dataset:
     """The data, checked. Raises UserError if it is not that of the saved run."""
-    dataset = open_dataset(config)
+    dataset = open_dataset(settings)
     if saved is not None and dataset.facts != saved.facts:
         raise UserError(
             f"{saved.path}: the training data is not that of the saved run; put it back, or start "
             "another run with --out"
         )
-    check_dataset(config, dataset)
+    check_dataset(settings, dataset)
     return dataset
 
 
-def _precision(config: Settings, saved: Run | None, device: torch.device) -> Precision:
-    """The precision of the config. What `auto` chose for the saved run stays."""
-    asked = config.train.precision
+def _precision(settings: Settings, saved: Run | None, device: torch.device) -> Precision:
+    """The precision of the settings. What `auto` chose for the saved run stays."""
+    asked = settings.train.precision
     before: Any = saved.environment.get("precision") if saved else None
     if asked == "auto" and before in get_args(Precision):
         asked = before
-    return choose_precision(asked, device, config.model.d_model)
+    return choose_precision(asked, device, settings.model.d_model)
 
 
 def _opening(trainer: Trainer, writer: RunWriter) -> list[str]:
     """The run, where it is trained, and what a scheme of positions other than the paper's is
     given."""
-    model, processes, threads = trainer.model, place()[1], torch.get_num_threads()
+    model, threads = trainer.model, torch.get_num_threads()
+    _, processes = rank_and_processes()
     first = f"{writer.path}: {trainer.device}, {trainer.precision}"
     if processes > 1:
         first += f", {processes} processes"
@@ -151,10 +159,20 @@ def _opening(trainer: Trainer, writer: RunWriter) -> list[str]:
     return [first, f"positions {name}: {given}; not the paper's" if given else ""]
 
 
+def _what_changed(saved: Run, trainer: Trainer, environment: dict[str, Any]) -> list[str]:
+    """Where a resumed run goes on, and what is not as it was when it was saved."""
+    return [
+        f"resumed at step {trainer.progress.step}",
+        *saved.at("last").notes,
+        changes(saved.environment, environment),
+        _schedule(saved.config, trainer),
+    ]
+
+
 def _schedule(saved: Settings, trainer: Trainer) -> str:
     """A sentence if another limit of steps has changed the learning rate of a step to come; else
     empty."""
-    train = trainer.config.train
+    train = trainer.settings.train
     step = first_difference(saved.train, train, trainer.progress.step + 1)
     if step is None:
         return ""

@@ -1,22 +1,24 @@
 """The training loop: batch, forward, loss, backward, clip, step, record, evaluate, save.
 
-A step depends on the config, the weights, the optimiser, torch's random state and `Progress` alone.
-A checkpoint holds them all, so a training that is resumed computes the same numbers. The loop
-yields its records and prints nothing.
+A step depends on the settings, the weights, the optimiser, torch's random state and `Progress`
+alone. A checkpoint holds them all, so a training that is resumed computes the same numbers. The
+loop yields its records and prints nothing.
 """
 
 import contextlib
 import math
 import time
 from collections.abc import Iterator
+from dataclasses import replace
 from itertools import islice
 from pathlib import Path
 
 import torch
 from torch import Tensor
 
+from toytrans.config.schedules import learning_rate
 from toytrans.config.schema import Settings
-from toytrans.data.batches import Batch, training_batches
+from toytrans.data.batches import Batch, DealtBatch, training_batches
 from toytrans.data.hashing import key_of
 from toytrans.data.pairs import Dataset, all_pairs
 from toytrans.evaluation import evaluate
@@ -25,19 +27,23 @@ from toytrans.training.checkpoint import (
     Progress,
     StopReason,
     Tensors,
+    checkpoint_errors,
     copy_into,
     load_newest,
     new_window,
-    refusing,
     weights_of,
 )
 from toytrans.training.devices import Precision, generators
-from toytrans.training.distributed import agree, place, rows_of, sum_over_processes
+from toytrans.training.distributed import (
+    agree,
+    rank_and_processes,
+    rows_of,
+    sum_over_processes,
+)
 from toytrans.training.faults import objective_of
 from toytrans.training.graphs import Recorder
 from toytrans.training.optimizer import AdamW
 from toytrans.training.run import Record
-from toytrans.training.schedules import learning_rate
 from toytrans.training.writer import RunWriter
 
 SECONDS_BETWEEN_SAVES = 60.0
@@ -53,12 +59,13 @@ class Trainer:
     recorder: takes the steps on a GPU, and records them where it can.
     progress: what was trained so far.
     stop_reason: why training has ended; None while it goes on.
+    not_finite: the name of the number that shows that training has diverged; else empty.
     saved_step: the step of the newest checkpoint, written or resumed from.
     """
 
     def __init__(
         self,
-        config: Settings,
+        settings: Settings,
         dataset: Dataset,
         model: Seq2Seq,
         precision: Precision,
@@ -66,19 +73,24 @@ class Trainer:
         signals: list[int] | None = None,
         recorder: Recorder | None = None,
     ) -> None:
-        self.config, self.dataset, self.model, self.precision = config, dataset, model, precision
-        self.writer, self.signals = writer, [] if signals is None else signals
+        self.settings = settings
+        self.dataset = dataset
+        self.model = model
+        self.precision = precision
+        self.writer = writer
+        self.signals = [] if signals is None else signals
+        self.recorder = recorder
         self.device = next(model.parameters()).device
-        self.optimizer = AdamW(model, config.train.weight_decay)
-        self.objective = objective_of(config.fault)
+        self.optimizer = AdamW(model, settings.train.weight_decay)
+        self.objective = objective_of(settings.fault)
+        self.rank, _ = rank_and_processes()
         self.progress = Progress()
         self.stop_reason: StopReason | None = None
-        self.not_finite = ""  # the number that shows that training has diverged
-        self.rank = place()[0]
+        self.not_finite = ""
         self.saved_step: int | None = None
-        self._saved_at = 0.0
+        self._saved_at = 0.0  # in seconds of training
+        self._lap_began = time.monotonic()
         self._told_to_stop = False
-        self.recorder = recorder
         self._grad_norm = self._zero()
         self._loss_sum = self._zero()
 
@@ -87,30 +99,29 @@ class Trainer:
     def train(self) -> Iterator[Record]:
         """Train until the first limit. Yields a record every `log_every` steps and after every
         evaluation. Raises UserError if memory runs out or a file cannot be written."""
-        train, progress = self.config.train, self.progress
-        self._began = time.monotonic() - progress.elapsed_s - progress.evaluation_s
+        train, progress = self.settings.train, self.progress
+        self._lap()
         self.model.train()
         reason = agree(self._reason_to_stop())
-        if reason not in (None, "interrupted") and self.saved_step is None:  # say, max_steps: 0
+        if is_end(reason) and self.saved_step is None:  # say, max_steps: 0
             self._evaluate()
+            reason = agree(self._reason_to_stop())
             self.save()
-        batches = training_batches(self.dataset, self.config, progress.pairs_used)
+        batches = training_batches(self.dataset, self.settings, progress.pairs_used)
         with contextlib.closing(batches):
             while reason is None:
                 self.take_step(list(islice(batches, train.accumulate)))
+                progress.elapsed_s += self._lap()
+                if self._is_told_to_stop() or self._save_is_overdue():
+                    self._look_for_divergence()
                 reason = agree(self._reason_to_stop())
-                at_end = reason not in (None, "interrupted")
-                evaluates = at_end or progress.step % (train.eval_every or 1) == 0
-                if evaluates or progress.step % train.log_every == 0:
+                evaluates = is_end(reason) or progress.step % train.eval_every == 0
+                logs = progress.step % train.log_every == 0
+                if evaluates or logs or reason == "diverged":
                     yield self._record(evaluates)
-                    reason = reason or agree(self._reason_to_stop())
+                    reason = agree(self._reason_to_stop())
                 if reason == "interrupted" or self._save_is_overdue():
-                    if not self._has_diverged():
-                        self.save()
-                    else:
-                        yield self._record()
-                if self.not_finite:
-                    reason = "diverged"
+                    self.save()
         self.stop_reason = reason
 
     def stop(self) -> None:
@@ -118,38 +129,47 @@ class Trainer:
         self._told_to_stop = True
 
     def _reason_to_stop(self) -> StopReason | None:
-        progress = self.progress
-        progress.elapsed_s = time.monotonic() - self._began - progress.evaluation_s
-        told = self._told_to_stop or bool(self.signals)
-        return progress.stop_reason(self.config.train) or ("interrupted" if told else None)
+        """Why this process would stop now. `agree` makes it the reason of all: the first alone
+        knows the validation loss, and each its own clock and signals."""
+        if self.not_finite:
+            return "diverged"
+        reached = self.progress.stop_reason(self.settings.train)
+        return reached or ("interrupted" if self._is_told_to_stop() else None)
+
+    def _is_told_to_stop(self) -> bool:
+        return self._told_to_stop or bool(self.signals)
 
     def _save_is_overdue(self) -> bool:
         return self.progress.elapsed_s - self._saved_at > SECONDS_BETWEEN_SAVES
 
+    def _lap(self) -> float:
+        """End a lap, and begin the next one. Returns its seconds."""
+        began, self._lap_began = self._lap_began, time.monotonic()
+        return self._lap_began - began
+
     # One step
 
-    def take_step(self, dealt: list[tuple[Batch, int]]) -> tuple[Tensor, Tensor]:
+    def take_step(self, dealt: list[DealtBatch]) -> tuple[Tensor, Tensor]:
         """Take one step on some batches, which together are the batch of this step.
 
-        dealt: each batch with the number of pairs that the stream has dealt with it.
         Returns what `update` does; the next step may overwrite it.
         """
         progress, window = self.progress, self.progress.window
         self._seed_dropout()
-        parts = [self.objective.batch(part) for part, _ in dealt]
+        parts = [self.objective.prepare(each.batch) for each in dealt]
         tokens = sum(self.objective.tokens(part) for part in parts)
-        lr = learning_rate(progress.step + 1, self.config.train)
+        lr = learning_rate(progress.step + 1, self.settings.train)
         if self.recorder is None:
             loss, self._grad_norm = self.update(parts, tokens, lr)
         else:
             loss, self._grad_norm = self.recorder.take(self.update, parts, tokens, lr)
         self._loss_sum = self._loss_sum + loss
         progress.step += 1
-        progress.pairs_used = dealt[-1][1]
+        progress.pairs_used = dealt[-1].pairs_used
         progress.target_tokens += tokens
         window["tokens"] += tokens
-        window["padded"] += sum(part.padded_tokens for part, _ in dealt)
-        window["real"] += sum(part.real_tokens for part, _ in dealt)
+        window["padded"] += sum(each.batch.padded_tokens for each in dealt)
+        window["real"] += sum(each.batch.real_tokens for each in dealt)
         return loss, self._grad_norm
 
     def update(
@@ -164,8 +184,8 @@ class Trainer:
         """
         self.optimizer.zero_grad()
         loss = self.backward(parts, tokens)
-        limit = self.config.train.clip_norm or math.inf
-        norm = torch.nn.utils.clip_grad_norm_(self.optimizer.state, limit)
+        limit = self.settings.train.clip_norm or math.inf
+        norm = torch.nn.utils.clip_grad_norm_(self.model.parameters(), limit)
         self.optimizer.step(lr)
         return loss, norm
 
@@ -173,27 +193,28 @@ class Trainer:
         """Leave in the parameters the gradient of the mean loss over the target tokens of all
         parts, which is that of one large batch with all their rows. Returns the summed loss."""
         total = torch.zeros((), device=self.device)
+        smoothing = self.settings.train.label_smoothing
         for part in parts:
             src, tgt_in, tgt_out = rows_of(part).to(self.device)  # (B, S), (B, T), (B, T)
             with torch.autocast(self.device.type, torch.bfloat16, enabled=self.precision == "bf16"):
                 logits = self.model(src, tgt_in)  # (B, T, V)
-            loss = self.objective.loss(logits, tgt_out, self.config.train.label_smoothing)
+            loss = self.objective.loss(logits, tgt_out, smoothing)
             (loss / tokens).backward()
             total = total + loss.detach()
-        sum_over_processes(total, self.optimizer.state)
+        sum_over_processes(total, self.model.parameters())
         return total
 
     def _seed_dropout(self) -> None:
         """The random state of the first process is in the checkpoint; that of another follows from
         the step, and each drops something else."""
         if self.rank > 0:
-            torch.manual_seed(key_of(self.config.seed, self.rank, self.progress.step))
+            torch.manual_seed(key_of(self.settings.seed, self.rank, self.progress.step))
 
     # Records
 
-    def _record(self, evaluates: bool = False) -> Record:
+    def _record(self, evaluates: bool) -> Record:
         """Write a record of the steps since the last one, and return it. An evaluation is followed
-        by a checkpoint, unless training has diverged.
+        by a checkpoint.
 
         loss: nats per real target token, with label smoothing.
         grad_norm: of the last step, before clipping.
@@ -203,11 +224,11 @@ class Trainer:
         diverged: the name of the number that is not finite, if one is not.
         """
         progress, window = self.progress, self.progress.window
-        diverged = self._has_diverged()
+        self._look_for_divergence()
         record: Record = {
             "step": progress.step,
             "loss": float(self._loss_sum) / window["tokens"],
-            "lr": learning_rate(progress.step, self.config.train),
+            "lr": learning_rate(progress.step, self.settings.train),
             "grad_norm": float(self._grad_norm),
             "padding": window["padded"] / window["real"],
             "target_tokens": progress.target_tokens,
@@ -215,14 +236,14 @@ class Trainer:
         }
         self._loss_sum = self._zero()
         progress.window = new_window()
-        if evaluates and not diverged:
+        if evaluates and not self.not_finite:
             record |= self._evaluate()
         record["evaluation_s"] = progress.evaluation_s
         if self.not_finite:
             record["diverged"] = self.not_finite
         if self.writer:
             self.writer.append(record)
-        if evaluates and not self.not_finite:
+        if evaluates:
             self.save()
         return record
 
@@ -231,7 +252,8 @@ class Trainer:
         processes wait for the first one."""
         if self.rank > 0:
             return {}
-        progress, began = self.progress, time.monotonic()
+        progress = self.progress
+        progress.elapsed_s += self._lap()
         pairs = all_pairs(self.dataset, "valid")
         measured = evaluate(self.model, pairs, self.dataset.facts).summary()
         match, loss = measured["exact_match"], measured["loss"]
@@ -242,14 +264,17 @@ class Trainer:
             progress.best_exact_match, progress.best_loss = match, loss
         if not math.isfinite(loss):
             self.not_finite = "validation loss"
-        progress.evaluation_s += time.monotonic() - began
+        progress.evaluation_s += self._lap()
         return {f"valid_{key}": measured[key] for key in ("exact_match", "token_accuracy", "loss")}
 
-    def _has_diverged(self) -> bool:
+    # Divergence
+
+    def _look_for_divergence(self) -> None:
+        """Note the first number of the last steps that is not finite. This waits for the device,
+        so it is done where a record or a checkpoint is due, and not after every step."""
         for name, number in (("loss", self._loss_sum), ("gradient", self._grad_norm)):
             if not self.not_finite and not math.isfinite(float(number)):
                 self.not_finite = name
-        return bool(self.not_finite)
 
     def divergence(self) -> str:
         """What diverged, the last good checkpoint, and the remedy."""
@@ -266,18 +291,20 @@ class Trainer:
     # Checkpoints
 
     def save(self) -> None:
-        """Write a checkpoint of this step, unless it is written. Raises UserError if it cannot be
-        written."""
+        """Write a checkpoint of this step, unless it is written or training has diverged. Raises
+        UserError if it cannot be written."""
+        if self.not_finite:
+            return
         if self.writer and self.saved_step != self.progress.step:
-            self.writer.save(*self.state(), self.config.train.keep_checkpoints)
+            self.writer.save(*self.state(), self.settings.train.keep_checkpoints)
         self.saved_step, self._saved_at = self.progress.step, self.progress.elapsed_s
 
     def state(self) -> tuple[Progress, Tensors]:
         """All that a checkpoint holds: progress; weights, moments and step counts of AdamW, and the
         states of what dropout draws from, by their names in a checkpoint."""
-        self.progress.window["loss"] = float(self._loss_sum)
+        window = self.progress.window | {"loss": float(self._loss_sum)}
         random = {name: each.get_state() for name, each in self._generators().items()}
-        return self.progress, self.tensors() | random
+        return replace(self.progress, window=window), self.tensors() | random
 
     def resume(self, run: Path) -> bool:
         """Take over the newest checkpoint of a run. Returns whether there is one.
@@ -286,7 +313,7 @@ class Trainer:
         """
         found = load_newest(run)
         if found is not None:
-            with refusing(run, found[0].step):
+            with checkpoint_errors(run, found[0].step):
                 self._restore(*found)
         return found is not None
 
@@ -316,3 +343,9 @@ class Trainer:
     def _generators(self) -> dict[str, torch.Generator]:
         found = generators()
         return {"random/cpu": found["cpu"], f"random/{self.device.type}": found[str(self.device)]}
+
+
+def is_end(reason: StopReason | None) -> bool:
+    """Whether a training has come to its end, where it is evaluated and saved. One that was
+    interrupted goes on later, and of one that diverged nothing more is kept."""
+    return reason not in (None, "interrupted", "diverged")

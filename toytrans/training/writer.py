@@ -67,8 +67,8 @@ class RunWriter:
             self._locked = os.fstat(file.fileno())
             try:
                 yield self
-            except UserError:
-                if is_new and os.fstat(file.fileno()).st_size == 0:
+            except BaseException:
+                if is_new and self._trained_with is None:  # not described
                     metrics.unlink(missing_ok=True)  # what is refused leaves nothing behind
                 raise
 

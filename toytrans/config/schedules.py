@@ -2,13 +2,15 @@
 
 A run warms up in a straight line to `train.lr`. From then on its schedule says which share of
 `train.lr` a step takes. To add a schedule, write one function here and give it an entry in
-SCHEDULES: configs, help and the resume of a run know it from there.
+SCHEDULES: `train.schedule`, `toytrans explain`, the JSON Schema of configs and the resume of a run
+know it from there.
 """
 
 import math
 from collections.abc import Callable
 
 from toytrans.config.schema import TrainConfig
+from toytrans.errors import BadKey, did_you_mean
 
 Schedule = Callable[[int, int, int], float]
 """(step, warmup_steps, max_steps) -> the share of the peak, for a step behind the warm-up."""
@@ -41,6 +43,12 @@ SCHEDULES: dict[str, Schedule] = {
     "linear": linear,
     "cosine": cosine,
 }
+
+
+def check_schedule_name(name: str) -> None:
+    """Raise BadKey unless there is a schedule of this name."""
+    if name not in SCHEDULES:
+        raise BadKey("train.schedule", f"found {name!r}; {did_you_mean(name, SCHEDULES)}")
 
 
 def learning_rate(step: int, train: TrainConfig) -> float:
