@@ -1,4 +1,5 @@
-"""The command line: parses, calls, prints. Commands import what they need when they run."""
+"""The command line: parses, calls, prints. `app` imports a command when it is called, and a command
+imports what needs torch when it runs."""
 
 from typing import NoReturn
 

@@ -15,11 +15,10 @@ from toytrans.cli.common import (
     Checkpoint,
     RunAndSequences,
     TrustCode,
-    check_plot,
     open_run,
     run_and_sequences,
-    write_new,
 )
+from toytrans.cli.new_files import check_plot, write_new
 from toytrans.cli.tables import LONGEST, MARKS, axis_names, map_of, print_beside
 from toytrans.cli.terminal import note, output, plain, print_table, printable
 from toytrans.errors import UserError

@@ -1,4 +1,4 @@
-"""What several commands share: parameters, the run that they read, the file that they write."""
+"""What several commands share: parameters, and the run that they read."""
 
 import os
 import re
@@ -11,8 +11,6 @@ from toytrans.cli.terminal import note
 from toytrans.config.hidden_fault import fault_remark, named_fault
 from toytrans.config.names import FaultName, Metric
 from toytrans.errors import UserError
-from toytrans.figures import check_matplotlib
-from toytrans.files import check_free, disk_errors, write_file
 
 if TYPE_CHECKING:
     from toytrans.training.run import Run
@@ -105,7 +103,7 @@ def span_of(option: str, text: str | None, example: str) -> tuple[int, int] | No
     return low, high
 
 
-# Runs and files ---------------------------------------------------------------------------------
+# Runs ----------------------------------------------------------------------------------------
 
 
 def open_run(
@@ -143,32 +141,3 @@ def warn_of_fault(fault: str | None) -> None:
     if fault is not None:
         more = f" (what that does: toytrans explain {fault})" if named_fault(fault) else ""
         note(fault_remark(fault) + more)
-
-
-def check_new(path: Path | None) -> None:
-    """Raise UserError if a new file cannot be written, before anything is computed."""
-    if path is not None:
-        with disk_errors(path, "the file"):
-            check_free(path, replace=False)
-        if not os.path.isdir(path.parent):
-            raise UserError(f"{path}: there is no folder {path.parent}; make it first")
-
-
-def check_plot(path: Path | None, *others: str) -> None:
-    """Raise UserError if nothing can be drawn into the file that --plot names.
-
-    others: endings that are allowed besides those of pictures.
-    """
-    if path is not None:
-        pictures = (".png", ".svg")
-        if path.suffix.lower() not in (*pictures, *others):
-            raise UserError(f"{path}: end the name with {' or '.join((*pictures, *others))}")
-        check_new(path)
-        if path.suffix.lower() in pictures:
-            check_matplotlib()
-
-
-def write_new(path: Path, raw: bytes, *, replace: bool = False) -> None:
-    """Write the file that an option names. Raises UserError. replace: as in `write_file`."""
-    with disk_errors(path, "the file"):
-        write_file(path, raw, replace=replace)

@@ -15,14 +15,12 @@ from toytrans.cli.common import (
     MetricOption,
     RunsArgument,
     TrustCode,
-    check_new,
-    check_plot,
     newest,
     open_run,
     rare,
     span_of,
-    write_new,
 )
+from toytrans.cli.new_files import check_new, check_plot, write_new
 from toytrans.cli.results import print_comparison, print_scores
 from toytrans.cli.terminal import Bar, note
 from toytrans.config.hidden_fault import fault_remark

@@ -6,11 +6,14 @@ from typing import Annotated, Literal, cast
 
 import typer
 
-from toytrans.cli.common import check_new, write_new
 from toytrans.cli.explain import print_card
+from toytrans.cli.new_files import check_new, write_new
 from toytrans.cli.terminal import note, output, plain, print_table
 from toytrans.errors import listed
+from toytrans.exercises import exercise as exercises
 from toytrans.files import csv_bytes
+from toytrans.report.page import Grid, Section
+from toytrans.report.page import page as page_of
 
 app = typer.Typer(no_args_is_help=True, help="Find the fault: write, answer, grade exercises.")
 
@@ -42,18 +45,16 @@ def new(
 
     Nothing in it names the fault openly. The same seed gives the same exercises.
     """
-    from toytrans.exercises.exercise import SHEET, write_class, write_exercise
-
     if seed is None:
         seed = secrets.randbelow(1_000_000)
     chosen = cast(Literal[1, 2, 3], level)  # Typer has refused any other
     if students is None:
         folder = out or Path(f"exercise-{seed}")
-        write_exercise(folder, seed, chosen, language)
-        _say(f"{folder}: an exercise of level {level}; start with {folder / SHEET}")
+        exercises.write_exercise(folder, seed, chosen, language)
+        _say(f"{folder}: an exercise of level {level}; start with {folder / exercises.SHEET}")
     else:
         folder = out or Path(f"class-{seed}")
-        write_class(folder, students, seed, chosen, language)
+        exercises.write_class(folder, students, seed, chosen, language)
         _say(f"{folder}: exercises of level {level}, a folder for each of {students} students")
 
 
@@ -67,24 +68,16 @@ def answer(
     A wrong answer ends with exit code 1. In a class the answer is written down
     instead, takes the place of an earlier one, and is judged by `exercise grade`.
     """
-    from toytrans.exercises.exercise import (
-        NONE,
-        check_name,
-        read_exercise,
-        where_to_look,
-        write_answer,
-    )
-
     name = name.strip()
-    check_name(name)
-    exercise = read_exercise(folder)
+    exercises.check_name(name)
+    exercise = exercises.read_exercise(folder)
     if exercise.in_class:
-        write_answer(folder, name)
+        exercises.write_answer(folder, name)
         _say(f"written down: {name}; it is judged when the class is graded")
     elif name != exercise.answer:
-        _say(f"wrong: it is not {name}; {where_to_look(exercise)}")
+        _say(f"wrong: it is not {name}; {exercises.where_to_look(exercise)}")
         raise typer.Exit(1)
-    elif name == NONE:
+    elif name == exercises.NONE:
         _say("right: nothing is broken")
     else:
         _say("right:")
@@ -104,28 +97,22 @@ def grade(
     ] = None,
 ) -> None:
     """Judge the answers of a class, and tell the faults. A single exercise is told too."""
-    from toytrans.exercises.exercise import Mark, folders_without, summary
-    from toytrans.exercises.exercise import grade as marks_of
-
     for file in (csv, page):
         check_new(file)
-    marks = marks_of(folder)
+    marks = exercises.grade(folder)
     if csv is not None:
-        write_new(csv, csv_bytes([Mark._fields, *marks]))
+        write_new(csv, csv_bytes([exercises.Mark._fields, *marks]))
     if page is not None:
-        from toytrans.report.page import Grid, Section
-        from toytrans.report.page import page as page_of
-
-        table = Grid(Mark._fields, marks, "data sortable lines")
-        grades = Section("grades", "Grades", text=summary(marks), table=table)
+        table = Grid(exercises.Mark._fields, marks, "data sortable lines")
+        grades = Section("grades", "Grades", text=exercises.summary(marks), table=table)
         write_new(page, page_of(folder.resolve().name, [grades]).encode(errors="replace"))
     shown = [[mark.student, mark.answer or "-", mark.right or "-", mark.fault] for mark in marks]
     print_table(("student",), ("answer", "right", "fault"), shown)
     for mark in marks:
         if mark.note:
             _say(f"{mark.student}: {mark.note}")
-    _say(summary(marks))
-    if names := folders_without(folder):
+    _say(exercises.summary(marks))
+    if names := exercises.folders_without(folder):
         note(f"not graded, no exercise found in them: {listed(names)}")
 
 

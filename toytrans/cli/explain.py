@@ -8,7 +8,7 @@ import typer
 from rich.text import Text
 
 from toytrans.checks.result import CHECKS
-from toytrans.cli.common import write_new
+from toytrans.cli.new_files import write_new
 from toytrans.cli.terminal import note, output, plain, plain_lines, print_pairs, print_table
 from toytrans.config.names import FaultName
 from toytrans.files import json_text

@@ -19,12 +19,11 @@ from toytrans.cli.common import (
     RunArgument,
     RunsArgument,
     TrustCode,
-    check_new,
     newest,
     open_run,
     run_and_sequences,
-    write_new,
 )
+from toytrans.cli.new_files import check_new, write_new
 from toytrans.cli.terminal import Progress, note, print_table, printable
 from toytrans.config.hidden_fault import fault_remark
 from toytrans.config.names import ExportFormat
