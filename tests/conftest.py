@@ -31,7 +31,7 @@ from toytrans.cli.app import main
 from toytrans.config.schema import Config, Settings
 from toytrans.config.yaml import write_yaml
 from toytrans.data.open import open_dataset
-from toytrans.inspection.shown import InspectedBatch, batch_of_sequences
+from toytrans.inspection.shown import InspectedBatch, Masks, batch_of_sequences
 from toytrans.model import positions
 from toytrans.model.attention import AttentionContext
 from toytrans.model.build import build_sound_model
@@ -162,6 +162,11 @@ def model_of(vocabulary: Vocabulary, **model: object) -> Transformer:
             if parameter.dim() == 1 or "bias_table" in name:
                 parameter.add_(torch.randn_like(parameter) * 0.1)
     return built
+
+
+def masks_of(maker: MaskMaker, src: torch.Tensor, tgt_in: torch.Tensor) -> Masks:
+    """The three masks of a batch: src (B, S), tgt_in (B, T)."""
+    return Masks(maker.encoder_self(src), maker.decoder_self(tgt_in), maker.cross(src, tgt_in))
 
 
 def inspected_of(**model: object) -> InspectedBatch:

@@ -283,7 +283,7 @@ def _in_eval_mode(model: Seq2Seq) -> Iterator[None]:
 
 def _batches(model: Seq2Seq, pairs: Pairs) -> Iterator[tuple[Batch, Tensor]]:
     """Batches of pairs on the model's device, and the numbers of their rows."""
-    device, asked = next(model.parameters()).device, model.config
+    device, asked = next(model.parameters()).device, model.settings
     limits = bool(asked.source_bos), asked.max_length, asked.n_heads
     for batch, rows in evaluation_batches(pairs, BATCH_TOKENS, *limits):
         yield batch.to(device), rows

@@ -68,8 +68,8 @@ class MoreAnchors(Anchored):
 
     needs_fp32 = True
 
-    def __init__(self, model: ModelSettings, vocabulary: Vocabulary) -> None:
-        super().__init__(model, vocabulary)
+    def __init__(self, settings: ModelSettings, vocabulary: Vocabulary) -> None:
+        super().__init__(settings, vocabulary)
         counting = [head for head, name in enumerate(self.names) if name in LEARNED]
         self.register_buffer("counting", torch.tensor(counting).long(), persistent=False)
         self.counting: Tensor  # which heads, (G,)
@@ -80,7 +80,7 @@ class MoreAnchors(Anchored):
         multiplying = torch.tensor([name.startswith("fertility") for name in names]).bool()
         self.register_buffer("multiplying", multiplying, persistent=False)
         self.multiplying: Tensor  # (G,)
-        self.amounts = nn.Linear(model.d_model, len(counting)) if counting else None
+        self.amounts = nn.Linear(settings.d_model, len(counting)) if counting else None
         if self.amounts is not None:
             nn.init.zeros_(self.amounts.bias)
 

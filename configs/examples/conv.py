@@ -26,8 +26,8 @@ HALF = 0.5**0.5
 class GatedConv(nn.Conv1d):
     """A convolution of k neighbours and a gated linear unit: (N, D, L + k - 1) -> (N, D, L)."""
 
-    def __init__(self, config: ModelSettings, kernel: int) -> None:
-        width, kept = config.d_model, 1 - config.dropout
+    def __init__(self, settings: ModelSettings, kernel: int) -> None:
+        width, kept = settings.d_model, 1 - settings.dropout
         super().__init__(width, 2 * width, kernel)
         nn.init.normal_(self.weight, std=(4 * kept / (kernel * width)) ** 0.5)  # section 3.5
         assert self.bias is not None
@@ -40,10 +40,10 @@ class GatedConv(nn.Conv1d):
 class AskingLayer(nn.Module):
     """A decoder layer: gated convolution of the past, attention over the source, residual sum."""
 
-    def __init__(self, config: ModelSettings, kernel: int) -> None:
+    def __init__(self, settings: ModelSettings, kernel: int) -> None:
         super().__init__()
-        self.conv = GatedConv(config, kernel)
-        self.query = linear(config.d_model)
+        self.conv = GatedConv(settings, kernel)
+        self.query = linear(settings.d_model)
 
     def forward(
         self, x: Tensor, embedded: Tensor, past: Tensor, source: list[Tensor]
@@ -73,29 +73,29 @@ class Convolutional(Seq2Seq):
     kernel = 5
     learned = True
 
-    def __init__(self, config: ModelSettings, vocabulary_size: int) -> None:
-        super().__init__(config)
-        width = config.d_model
+    def __init__(self, settings: ModelSettings, vocabulary_size: int) -> None:
+        super().__init__(settings)
+        width = settings.d_model
         self.src_embedding = nn.Embedding(vocabulary_size, width)
         self.tgt_embedding = self.src_embedding
         self.output = nn.Linear(width, vocabulary_size, bias=False)
-        if config.tie_embeddings:
+        if settings.tie_embeddings:
             self.output.weight = self.src_embedding.weight
         else:
             self.tgt_embedding = nn.Embedding(vocabulary_size, width)
         if self.learned:
-            if config.max_positions is None:
+            if settings.max_positions is None:
                 raise UserError("model.max_positions: null; give the rows of the table of places")
-            self.places = nn.Embedding(config.max_positions, width)
+            self.places = nn.Embedding(settings.max_positions, width)
             self.places.weight.data.mul_(0.1)
         for table in (self.src_embedding, self.tgt_embedding, self.output):
             nn.init.normal_(table.weight, std=width**-0.5)  # `embed` makes it variance 1
-        self.drop = Dropout(config.dropout)
+        self.drop = Dropout(settings.dropout)
         self.encoder_in, self.encoder_out = linear(width), linear(width)
         self.decoder_in, self.decoder_out = linear(width), linear(width)
-        n_encoder, n_decoder = config.n_encoder_layers, config.n_decoder_layers
-        self.encoder = nn.ModuleList(GatedConv(config, self.kernel) for _ in range(n_encoder))
-        self.decoder = nn.ModuleList(AskingLayer(config, self.kernel) for _ in range(n_decoder))
+        n_encoder, n_decoder = settings.n_encoder_layers, settings.n_decoder_layers
+        self.encoder = nn.ModuleList(GatedConv(settings, self.kernel) for _ in range(n_encoder))
+        self.decoder = nn.ModuleList(AskingLayer(settings, self.kernel) for _ in range(n_decoder))
 
     def forward(self, src: Tensor, tgt_in: Tensor) -> Tensor:
         """Teacher-forced logits: src (B, S), tgt_in (B, T) ids -> (B, T, V)."""
@@ -135,7 +135,7 @@ class Convolutional(Seq2Seq):
 
     def embed(self, embedding: nn.Embedding, ids: Tensor, start: int = 0) -> Tensor:
         """Ids (N, L) of places start .. start + L - 1 -> (N, L, D), with their positions."""
-        x, length = embedding(ids) * self.config.d_model**0.5, ids.shape[1]
+        x, length = embedding(ids) * self.settings.d_model**0.5, ids.shape[1]
         if self.learned:
             return self.drop(x + self.places.weight[start : start + length])
         return self.drop(x + sinusoids(start, length, x.shape[-1]).to(x))

@@ -74,23 +74,23 @@ class Recurrent(Seq2Seq):
     cell: type[nn.GRU] | type[nn.LSTM] = nn.GRU
     asks_first = True
 
-    def __init__(self, config: ModelSettings, vocabulary_size: int) -> None:
-        super().__init__(config)
-        width, depth = config.d_model, config.n_decoder_layers
+    def __init__(self, settings: ModelSettings, vocabulary_size: int) -> None:
+        super().__init__(settings)
+        width, depth = settings.d_model, settings.n_decoder_layers
         if width % 2:
             raise UserError(f"model.d_model: {width}; each direction reads half of it, so even")
         self.src_embedding = nn.Embedding(vocabulary_size, width)
         self.tgt_embedding = self.src_embedding
         self.output = nn.Linear(width, vocabulary_size, bias=False)
-        if config.tie_embeddings:
+        if settings.tie_embeddings:
             self.output.weight = self.src_embedding.weight
         else:
             self.tgt_embedding = nn.Embedding(vocabulary_size, width)
         for table in (self.src_embedding, self.tgt_embedding, self.output):
             nn.init.normal_(table.weight, std=width**-0.5)  # `embed` makes it variance 1
-        self.drop = Dropout(config.dropout)
+        self.drop = Dropout(settings.dropout)
         self.encoder = nn.ModuleList(
-            Bidirectional(self.cell, width) for _ in range(config.n_encoder_layers)
+            Bidirectional(self.cell, width) for _ in range(settings.n_encoder_layers)
         )
         self.attention = Additive(width) if self.asks_first else General(width)
         self.decoder = self.cell(
@@ -98,7 +98,7 @@ class Recurrent(Seq2Seq):
             width,
             depth,
             batch_first=True,
-            dropout=config.dropout if depth > 1 else 0.0,
+            dropout=settings.dropout if depth > 1 else 0.0,
         )
         self.parts = 2 if self.cell is nn.LSTM else 1  # hidden state, and an LSTM's cell state
         self.start = nn.Linear(width, self.parts * depth * width)
@@ -146,7 +146,7 @@ class Recurrent(Seq2Seq):
 
     def embed(self, embedding: nn.Embedding, ids: Tensor) -> Tensor:
         """Ids (N, L) -> (N, L, D)."""
-        return self.drop(embedding(ids) * self.config.d_model**0.5)
+        return self.drop(embedding(ids) * self.settings.d_model**0.5)
 
     def context(self, states: Tensor, keys: Tensor, memory: Tensor, src: Tensor) -> Tensor:
         """What states (N, T, D) find in memory (N, S, D): (N, T, D)."""

@@ -6,13 +6,13 @@ from torch import Tensor, nn
 class TwoGRUs(nn.Module):
     """One GRU reads the source, one the target; attention between them (Luong et al. 2015)."""
 
-    def __init__(self, config, vocabulary_size: int) -> None:
+    def __init__(self, settings, vocabulary_size: int) -> None:
         super().__init__()
-        width = config.d_model
+        width = settings.d_model
         self.tokens = nn.Embedding(vocabulary_size, width)
         self.reader = nn.GRU(width, width, batch_first=True)
         self.writer = nn.GRU(width, width, batch_first=True)
-        self.attention = nn.MultiheadAttention(width, config.n_heads, batch_first=True)
+        self.attention = nn.MultiheadAttention(width, settings.n_heads, batch_first=True)
         self.output = nn.Linear(2 * width, vocabulary_size)
 
     def forward(self, src: Tensor, tgt_in: Tensor) -> Tensor:

@@ -1,10 +1,10 @@
 # my_positions.py
 import torch
 
-from toytrans.model.positions.base import Relative
+from toytrans.model.positions.base import DistanceBias
 
 
-class LogDistance(Relative):
+class LogDistance(DistanceBias):
     """a log(1 + |d|) + b sign(d) on the scores, d = i - j; each head learns its a and b.
 
     The logarithm is that of Kerple (Chi et al. 2022); b tells left from right.

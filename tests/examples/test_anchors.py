@@ -72,7 +72,7 @@ def test_every_anchor_in_cross_attention(positions):
     attention = model.decoder_layers[0].cross_attention
     with torch.no_grad():
         attention.bias_table.normal_()
-    memory = torch.randn(2, 8, model.config.d_model).double() * 3
+    memory = torch.randn(2, 8, model.settings.d_model).double() * 3
     if counting:
         raw = model.positions.amounts(memory)
         assert 0 < (1 + raw < 0).sum() < raw.numel(), "some take away"

@@ -2,7 +2,7 @@
 
 import pytest
 import torch
-from conftest import VOCABULARY, model_of
+from conftest import VOCABULARY, masks_of, model_of
 from torch import Tensor
 
 from toytrans.data.batches import Batch, make_batch
@@ -24,7 +24,7 @@ def batch_of(rows: list[list[int]], source_bos: bool) -> Batch:
 
 def visible_of(part: str, batch: Batch) -> Tensor:
     """What the masks of a sound model open, (B, Tq, Tk)."""
-    mask = MaskMaker("keys").all(batch.src, batch.tgt_in)[PARTS.index(part)][:, 0]
+    mask = masks_of(MaskMaker("keys"), batch.src, batch.tgt_in)[PARTS.index(part)][:, 0]
     return mask.expand(-1, h.axes(part, batch)[0].shape[1], -1)
 
 

@@ -4,7 +4,7 @@ import dataclasses
 
 import pytest
 import torch
-from conftest import VOCABULARY, model_of
+from conftest import VOCABULARY, masks_of, model_of
 
 from toytrans.inspection.masks import LIBRARIES, converted, notes_of_batch, tables
 from toytrans.inspection.shown import ATTENTIONS, InspectedBatch, batch_of_sequences
@@ -86,7 +86,7 @@ def test_tables_are_the_masks_that_the_model_makes_and_each_closed_cell_has_one_
 ):
     inspected = inspected_of(*LESSON, fault, pad_mask=pad_mask)
     src, tgt_in, _ = inspected.batch
-    used = inspected.model.masks.all(src, tgt_in)
+    used = masks_of(inspected.model.masks, src, tgt_in)
     for row in (0, 1):
         shown = (of(inspected, number)[k] for number, k in (("2", row), ("4", 3 * row + 2)))
         for table, mask in zip((*shown, of(inspected, "5")[row]), used, strict=True):

@@ -6,15 +6,16 @@ from typing import Any
 import pytest
 import torch
 import x_transformers
-from conftest import VOCABULARY, model_of
+from conftest import VOCABULARY, masks_of, model_of
 from torch import Tensor, nn
 from torch.nn import functional as F
 
 from toytrans.errors import UserError
 from toytrans.export.to_huggingface import converted
 from toytrans.inspection.masks import LIBRARIES, convert
+from toytrans.inspection.shown import Masks
 from toytrans.model.attention import Attention, AttentionContext
-from toytrans.model.masks import MaskMaker, Masks
+from toytrans.model.masks import MaskMaker
 from toytrans.tokens import PAD_ID
 
 HEADS = 3  # of model_of
@@ -125,7 +126,7 @@ def both(
     arguments = convert(masks, library, HEADS)
     assert [*dict.fromkeys(each.attention for each in arguments)] == [*ATTENTIONS]
     given = {each.argument: each.tensor for each in arguments if each.attention == name}
-    keys_values = attention.keys_values(memory) if name == "cross" else None
+    keys_values = attention.project_kv(memory) if name == "cross" else None
     ours = attention(x, AttentionContext.of(getattr(masks, name), x.dtype), keys_values)
     return ours, WAYS[library](attention, x, memory, **given)
 
@@ -143,13 +144,13 @@ def test_with_our_weights_a_library_computes_our_attention(library, batch):
     drawn = Masks(*(torch.rand(rows, 1, *shape) < 0.4 for shape in shapes))
     for mask in drawn:
         mask[..., 0] |= ~mask.any(-1)
-    assert (~MaskMaker().all(src, tgt_in).decoder_self & drawn.decoder_self).any()
+    assert (~masks_of(MaskMaker(), src, tgt_in).decoder_self & drawn.decoder_self).any()
     assert {*WAYS, "hf"} == set(LIBRARIES), "every library is tried"
     for name in ATTENTIONS:
         real = (src if name == "encoder_self" else tgt_in) != PAD_ID
         for masks, where in (
-            (MaskMaker("keys").all(src, tgt_in), real),
-            (MaskMaker("keys_and_queries").all(src, tgt_in), real),
+            (masks_of(MaskMaker("keys"), src, tgt_in), real),
+            (masks_of(MaskMaker("keys_and_queries"), src, tgt_in), real),
             (drawn, torch.ones_like(real)),
         ):
             ours, theirs = both(name, masks, src, tgt_in, library)
@@ -160,7 +161,7 @@ def test_with_our_weights_a_library_computes_our_attention(library, batch):
 def test_an_unknown_library_is_refused():
     src = torch.tensor([[4, 2]])
     with pytest.raises(UserError, match="'fairseq': known are torch-mha, .*annotated$"):
-        convert(MaskMaker().all(src, src), "fairseq", 2)
+        convert(masks_of(MaskMaker(), src, src), "fairseq", 2)
 
 
 @pytest.mark.parametrize(
@@ -181,7 +182,7 @@ def test_an_unknown_library_is_refused():
 def test_what_a_query_gets_that_sees_nothing(library, options, left):
     """In fp32, of one pair whose source is two pads."""
     src, tgt_in = torch.tensor([[0, 0], [4, 2]]), torch.tensor([[1, 4, 5], [1, 4, 5]])
-    masks = MaskMaker().all(src, tgt_in)
+    masks = masks_of(MaskMaker(), src, tgt_in)
     assert not masks.cross[0].any()
     attention = attention_of("cross", library).float()
     x, memory = torch.randn(2, 3, 24), torch.randn(2, 2, 24)
@@ -204,7 +205,7 @@ def test_marian_computes_our_logits(pad_mask, implementation, batch):
     model = model_of(VOCABULARY, positions="sinusoidal", norm="post", pad_mask=pad_mask).float()
     marian = converted(model)
     marian.set_attn_implementation(implementation)
-    encoder, decoder, cross = convert(MaskMaker(pad_mask).all(src, tgt_in), "hf", HEADS)
+    encoder, decoder, cross = convert(masks_of(MaskMaker(pad_mask), src, tgt_in), "hf", HEADS)
     given = {each.argument: each.tensor for each in (decoder, cross)}
     if pad_mask == "keys_and_queries":
         memory = marian.get_encoder()(src, attention_mask=encoder.tensor)

@@ -27,11 +27,13 @@ def test_cross_attention_closes_source_pads_alone():
 
 
 def test_keys_and_queries_closes_pad_rows_too():
-    found = masks.MaskMaker("keys_and_queries").all(SRC, TGT)
-    assert found.encoder_self[0, 0].int().tolist() == [[1, 1, 1, 0]] * 3 + [[0, 0, 0, 0]]
-    assert found.decoder_self[0, 0].int().tolist() == [[1, 0, 0], [1, 1, 0], [0, 0, 0]]
-    assert found.cross[0, 0].int().tolist() == [[1, 1, 1, 0]] * 2 + [[0] * 4]
-    context = AttentionContext.of(found.cross, torch.float32)
+    maker = masks.MaskMaker("keys_and_queries")
+    encoder_self, decoder_self = maker.encoder_self(SRC), maker.decoder_self(TGT)
+    cross = maker.cross(SRC, TGT)
+    assert encoder_self[0, 0].int().tolist() == [[1, 1, 1, 0]] * 3 + [[0, 0, 0, 0]]
+    assert decoder_self[0, 0].int().tolist() == [[1, 0, 0], [1, 1, 0], [0, 0, 0]]
+    assert cross[0, 0].int().tolist() == [[1, 1, 1, 0]] * 2 + [[0] * 4]
+    context = AttentionContext.of(cross, torch.float32)
     assert context.has_visible_key[0, 0, :, 0].tolist() == [True, True, False]
 
 

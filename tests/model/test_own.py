@@ -190,8 +190,8 @@ class X(torch.nn.Module):
 """
 SCHEME = """
 import torch
-from toytrans.model.positions.base import Relative
-class X(Relative):
+from toytrans.model.positions.base import DistanceBias
+class X(DistanceBias):
 """
 REFUSED = {
     ("model.positions", "def X(m, v): return m"): ("x.py:X: derive it from Positions",),
@@ -224,7 +224,7 @@ REFUSED = {
     ),
     ("model.class", LEARNS + "  def get_extra_state(s): return {}"): ("get_extra_state",),
     ("model.positions", SCHEME + "  def __init__(s, m, v): s.n = 3"): (
-        "x.py:X: its __init__ must call super().__init__(model, vocabulary) first",
+        "x.py:X: its __init__ must call super().__init__(settings, vocabulary) first",
     ),
     ("model.positions", SCHEME + "  bias_weights = -1"): ("bias_weights is -1; a number",),
     ("model.positions", SCHEME + "  bias_weights = '7'"): ("bias_weights is '7'; a number",),

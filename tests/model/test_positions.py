@@ -24,7 +24,7 @@ def self_bias(model, length):
 
 def test_cross_attention_may_have_a_scheme_of_its_own():
     model = model_of(VOCABULARY, positions="rotary", cross_positions="anchored")
-    assert model.config.source_bos
+    assert model.settings.source_bos
     layer = model.decoder_layers[0]
     assert not layer.self_attention.bias_table.numel() and layer.cross_attention.bias_table.numel()
     alone = model_of(VOCABULARY, positions="anchored", cross_positions="none")

@@ -298,7 +298,7 @@ def trace(
     if sources and not (run or config):
         run = newest()
     traced = traces.trace(_batch_of(run, config, trust_code, pairs, device), part, layer)
-    heads = traced.inspected.model.config.n_heads
+    heads = traced.inspected.model.settings.n_heads
     if head > heads:
         raise UserError(f"--head {head}: this model has {heads} of them; give 1 to {heads}")
     tables = traces.tables(traced, traced.inspected.most_padded, head - 1)

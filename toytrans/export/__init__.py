@@ -119,7 +119,7 @@ def _module(name: ExportFormat) -> Any:
 
 def position_table(model: Transformer) -> Tensor:
     """What positions add to embeddings, in fp32: (PLACES or the model's own limit, D)."""
-    nothing = torch.zeros(1, model.config.max_length or PLACES, model.config.d_model)
+    nothing = torch.zeros(1, model.settings.max_length or PLACES, model.settings.d_model)
     return model.positions.embed(nothing.to(model.output.weight))[0].detach().float()
 
 

@@ -26,7 +26,7 @@ def write(run: Run, path: Path) -> None:
     from ctranslate2.specs.common_spec import Activation
 
     model = as_transformer(run.model)
-    config, positions = model.config, model.config.positions
+    config, positions = model.settings, model.settings.positions
     options: dict[str, Any] = {
         "pre_norm": config.norm == "pre",
         "activation": Activation[ACTIVATIONS[config.activation]],

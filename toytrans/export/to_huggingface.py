@@ -49,7 +49,7 @@ def converted(model: Transformer) -> Any:
     """A model of transformers in fp32 and eval mode."""
     import transformers
 
-    config, table = model.config, position_table(model)
+    config, table = model.settings, position_table(model)
     width, ties = config.d_model, config.tie_embeddings
     settings: dict[str, Any] = {
         "vocab_size": len(model.output.weight),

@@ -150,7 +150,7 @@ def attend(model: Seq2Seq, batch: Batch, choice: Choice = ALL) -> list[Head]:
     if not found:
         wanted = ", ".join(f"{k} {v}" for k, v in choice._asdict().items() if v is not None)
         depths = ", ".join(f"{part} {depth}" for part, depth in dict(calls.keys()).items())
-        heads = model.config.n_heads
+        heads = model.settings.n_heads
         raise UserError(f"{wanted}: no such layer or head; layers: {depths}; heads: 1 to {heads}")
     return found
 
@@ -338,7 +338,7 @@ def maps_of(
         batch = translated(run.model, src, run.facts.target_growth)
     batch = batch.take(slice(most))
     heads = attend(run.model, batch, choice)
-    longest = run.model.config.max_length
+    longest = run.model.settings.max_length
     batches = evaluation_batches(valid, BATCH_TOKENS, run.config.source_bos, longest)
     reports = measure((attend(run.model, each, choice), each) for each, _ in batches)
     return AttentionMaps(run, batch, heads, reports, f"{len(valid)} validation pairs")

@@ -36,7 +36,7 @@ from torch import Tensor
 
 from toytrans.config.names import PadMask
 from toytrans.errors import UserError
-from toytrans.inspection.shown import ATTENTIONS, REASONS, InspectedBatch
+from toytrans.inspection.shown import ATTENTIONS, REASONS, InspectedBatch, Masks
 from toytrans.inspection.table import (
     CLOSED,
     Table,
@@ -48,7 +48,7 @@ from toytrans.inspection.table import (
     shape_of,
 )
 from toytrans.model.attention import AttentionContext
-from toytrans.model.masks import MaskMaker, Masks, causal_mask, padding_mask
+from toytrans.model.masks import MaskMaker, causal_mask, padding_mask
 from toytrans.tokens import PAD_ID
 
 MARKS = f"1 = may attend, {CLOSED} = masked; queries down, keys across"
@@ -123,7 +123,7 @@ def _both_pad_masks(inspected: InspectedBatch, row: int) -> Iterator[Table]:
         "keys_and_queries": f"Pad rows are masked too: {count(pads, 'row')} without a visible key.",
     }
     for setting in get_args(PadMask):
-        used = " (this model's)" if setting == inspected.model.config.pad_mask else ""
+        used = " (this model's)" if setting == inspected.model.settings.pad_mask else ""
         effect = effects[setting] if pads else "This pair has no pads, so both are the same."
         notes = effect, f"model.pad_mask: {setting}{used}"
         name = f"Encoder self, {'keys only' if setting == 'keys' else label(setting)}"
@@ -134,7 +134,7 @@ def _both_pad_masks(inspected: InspectedBatch, row: int) -> Iterator[Table]:
 def decoder_self(inspected: InspectedBatch, row: int) -> Iterator[Table]:
     """Table 4: pads, the causal mask, and the mask that the model used."""
     tgt_in = inspected.batch.tgt_in
-    right = MaskMaker(inspected.model.config.pad_mask).decoder_self(tgt_in)[:, 0]
+    right = MaskMaker(inspected.model.settings.pad_mask).decoder_self(tgt_in)[:, 0]
     combined = "masked where either is masked"
     if not torch.equal(inspected.full_mask("decoder_self"), right):
         combined = "NOT the two combined: a fault is in it"
@@ -405,7 +405,7 @@ def converted(inspected: InspectedBatch, library: str) -> Iterator[Table]:
     """The batch, and its masks as another library's arguments, with the shapes of the batch."""
     rows = range(len(inspected.batch.src))
     yield from (pair_table(inspected, row) for row in rows)
-    given = convert(inspected.masks, library, inspected.model.config.n_heads)
+    given = convert(inspected.masks, library, inspected.model.settings.n_heads)
     for row in rows:
         for attention, argument, tensor, polarity in given:
             # a triangle (T, T) belongs to every pair

@@ -3,7 +3,7 @@
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -19,7 +19,7 @@ from toytrans.inspection.record import AttentionCall, Part, capture
 from toytrans.inspection.table import CLOSED
 from toytrans.model.build import as_transformer
 from toytrans.model.decoding import search
-from toytrans.model.masks import Masks, causal_mask, padding_mask
+from toytrans.model.masks import causal_mask, padding_mask
 from toytrans.model.seq2seq import Seq2Seq
 from toytrans.model.transformer import Transformer
 from toytrans.resolve import resolve
@@ -49,6 +49,14 @@ REASONS = {
 COLOURS = {"1": "#b7e1c0", CLOSED: "#dddddd"}
 WRONG = "#f2a6a6"
 """Behind the cells of a mask."""
+
+
+class Masks(NamedTuple):
+    """The three masks of a batch."""
+
+    encoder_self: Tensor  # (B, 1, S or 1, S)
+    decoder_self: Tensor  # (B, 1, T, T)
+    cross: Tensor  # (B, 1, T or 1, S)
 
 
 @dataclass(frozen=True, repr=False)

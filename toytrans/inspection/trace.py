@@ -115,19 +115,21 @@ def trace(inspected: InspectedBatch, part: Part, layer: int) -> Trace:
         raise UserError(f"layer {layer}: part {part} has layers 1 to {len(stack)}")
     calls = record_pass(model, inspected.batch, model.modules(), inspected.device)
     # shared layers run once for each place in the stack; embeddings may be shared as well
-    turn, own = layer - 1 if model.config.share_layers else 0, 0 if part == "encoder" else -1
+    turn, own = layer - 1 if model.settings.share_layers else 0, 0 if part == "encoder" else -1
     embedding = model.src_embedding if part == "encoder" else model.tgt_embedding
     module = attentions(model)[part, layer]
     call = AttentionCall(module, *calls[module][turn].args)
     ids, key_ids = inspected.ids(NAMES[part])
     inside = list(_attention(call, calls[model.encoder_norm][-1].output, key_ids))
-    note = f"embedding x root of {model.config.d_model}, plus what the positions add."
+    note = f"embedding x root of {model.settings.d_model}, plus what the positions add."
     embedded = calls[embedding][own].output, calls[model.drop][own].output
     steps = [
         Step("ids", ids),
         Step("embedding", embedded[0], "in", "One row of the embedding table for each id."),
         Step("embedded", embedded[1], "in", note),
-        *_layer(stack[layer - 1], part, model.config.activation, inside, lambda m: calls[m][turn]),
+        *_layer(
+            stack[layer - 1], part, model.settings.activation, inside, lambda m: calls[m][turn]
+        ),
     ]
     return Trace(inspected, part, layer, call, steps)
 

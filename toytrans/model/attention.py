@@ -26,7 +26,8 @@ KeysValues = tuple[Tensor, Tensor]
 class AttentionContext:
     """The mask and the positions of one attention.
 
-    mask: (B, 1, Tq or 1, Tk) bool, True = may attend; None = every key is visible
+    mask: (B, 1, Tq or 1, Tk) bool, True = may attend; None = every key is visible. Attention itself
+        reads the two fields below, which are made of it; inspection shows this one.
     mask_bias: the mask as numbers to add to scores; on a GPU those of `fused_mask_bias`
     has_visible_key: (B, 1, Tq or 1, 1) bool; None = every query has one
     positions: the scheme that rotates queries and keys, and that turns distances into a bias
@@ -49,16 +50,15 @@ class AttentionContext:
         distances: Distances | None = None,
     ) -> "AttentionContext":
         """The context of a mask. dtype: that of the model's weights."""
-        visible: Tensor | None = mask.any(-1, keepdim=True)
-        assert visible is not None
+        has_visible_key = mask.any(-1, keepdim=True)
         if mask.device.type == "cuda":
-            mask_bias = fused_mask_bias(mask, visible, dtype)
+            mask_bias = fused_mask_bias(mask, has_visible_key, dtype)
         else:
             mask_bias = mask_as_numbers(mask, torch.promote_types(dtype, torch.float32))
         # a CPU may skip what changes nothing; to read a value would make another device wait
-        if mask.device.type == "cpu" and bool(visible.all()):
-            visible = None
-        return AttentionContext(mask, mask_bias, visible, positions, distances)
+        if mask.device.type == "cpu" and bool(has_visible_key.all()):
+            return AttentionContext(mask, mask_bias, None, positions, distances)
+        return AttentionContext(mask, mask_bias, has_visible_key, positions, distances)
 
 
 def mask_as_numbers(mask: Tensor, dtype: torch.dtype) -> Tensor:
@@ -173,17 +173,27 @@ class Attention(nn.Module):
         Head h owns rows h Dh .. (h + 1) Dh - 1 of each.
     out_proj: maps the heads' outputs, side by side, to the output.
     bias_table: (H, F), what the position scheme learns per head; F is 0 if it learns nothing.
+    scale: of the scores, 1 / sqrt(Dh); a fault may set a wrong one.
     """
 
-    def __init__(self, model: ModelSettings, positions: Positions) -> None:
+    def __init__(self, settings: ModelSettings, positions: Positions) -> None:
         super().__init__()
-        self.n_heads = model.n_heads
-        self.scale = (model.d_model // model.n_heads) ** -0.5
-        self.cap = model.score_cap
-        self.dropout = model.dropout
-        self.in_proj = nn.Linear(model.d_model, 3 * model.d_model)
-        self.out_proj = nn.Linear(model.d_model, model.d_model)
-        self.bias_table = positions.new_bias_table(model.n_heads)
+        self.n_heads = settings.n_heads
+        self.scale = (settings.d_model // settings.n_heads) ** -0.5
+        self.cap = settings.score_cap
+        self.dropout = settings.dropout
+        self.in_proj = nn.Linear(settings.d_model, 3 * settings.d_model)
+        self.out_proj = nn.Linear(settings.d_model, settings.d_model)
+        self.bias_table = positions.new_bias_table(settings.n_heads)
+
+    def draw_weights(self) -> None:
+        """Draw the projections Xavier-uniform, query, key and value each as a D x D matrix of its
+        own; biases are zero."""
+        width = self.out_proj.in_features
+        for projection in (*self.in_proj.weight.detach().split(width), self.out_proj.weight):
+            nn.init.xavier_uniform_(projection)
+        nn.init.zeros_(self.in_proj.bias)
+        nn.init.zeros_(self.out_proj.bias)
 
     def forward(
         self,
@@ -212,9 +222,8 @@ class Attention(nn.Module):
     ) -> tuple[Tensor, Tensor, Tensor]:
         """What `forward` attends with: q (B, H, Tq, Dh), k and v (B, H, Tk, Dh)."""
         if memory_kv is not None:
-            (q,) = self.project(x, 0, 1)
-            return q, *memory_kv
-        q, k, v = self.project(x, 0, 3)
+            return self.project_q(x), *memory_kv
+        q, k, v = self.project_qkv(x)
         if context.positions is not None:
             q = context.positions.rotate(q, context.start)
             k = context.positions.rotate(k, context.start)
@@ -225,19 +234,24 @@ class Attention(nn.Module):
             k, v = keys[:, :, :stop], values[:, :, :stop]
         return q, k, v
 
-    def keys_values(self, memory: Tensor) -> KeysValues:
-        """Keys and values of the encoder's output: (B, S, D) -> twice (B, H, S, Dh)."""
-        k, v = self.project(memory, 1, 3)
-        return k, v
+    def project_qkv(self, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """Queries, keys and values of self-attention: x (B, L, D) -> (B, H, L, Dh) each."""
+        q, k, v = split_heads(self.in_proj(x), 3, self.n_heads)
+        return q, k, v
 
-    def project(self, x: Tensor, start: int, stop: int) -> tuple[Tensor, ...]:
-        """Projections start .. stop - 1 of Q, K, V: x (B, L, D) -> (B, H, L, Dh) each."""
-        if stop - start == 3:
-            projected = self.in_proj(x)
-        else:
-            rows = slice(start * x.shape[-1], stop * x.shape[-1])
-            projected = F.linear(x, self.in_proj.weight[rows], self.in_proj.bias[rows])
-        return split_heads(projected, stop - start, self.n_heads)
+    def project_q(self, x: Tensor) -> Tensor:
+        """Queries of cross-attention: x (B, T, D) -> (B, H, T, Dh)."""
+        width = x.shape[-1]
+        weight, bias = self.in_proj.weight[:width], self.in_proj.bias[:width]
+        (q,) = split_heads(F.linear(x, weight, bias), 1, self.n_heads)
+        return q
+
+    def project_kv(self, memory: Tensor) -> KeysValues:
+        """Keys and values of cross-attention: memory (B, S, D) -> (B, H, S, Dh) each."""
+        width = memory.shape[-1]
+        weight, bias = self.in_proj.weight[width:], self.in_proj.bias[width:]
+        k, v = split_heads(F.linear(memory, weight, bias), 2, self.n_heads)
+        return k, v
 
     def attend(self, q: Tensor, k: Tensor, v: Tensor, context: AttentionContext) -> Tensor:
         """The heads' outputs (B, H, Tq, Dh)."""

@@ -11,38 +11,39 @@ from toytrans.model.transformer import Transformer
 from toytrans.tokens import BOS_ID, EOS_ID, PAD_ID, Vocabulary
 
 
-def build_sound_model(model: ModelSettings, vocabulary: Vocabulary) -> Seq2Seq:
+def build_sound_model(settings: ModelSettings, vocabulary: Vocabulary) -> Seq2Seq:
     """The transformer with fresh weights, or the user's own model. Raises UserError where the
     user's code is not one.
 
     `training.faults.build_model` plants the config's fault in it.
     """
-    if model.class_ is not None:
-        return build_own_model(model, model.class_, len(vocabulary))
-    return Transformer(model, vocabulary)
+    if settings.class_ is not None:
+        return build_own_model(settings, settings.class_, len(vocabulary))
+    return Transformer(settings, vocabulary)
 
 
 def as_transformer(model: Seq2Seq) -> Transformer:
     """A model, for whoever asks for its layers. Raises UserError for one that is no transformer."""
     if not isinstance(model, Transformer):
+        name = user_code.shown(model.settings.class_ or "")
         raise UserError(
-            f"{user_code.shown(model.config.class_ or '')}: a model of your own, whose layers this "
-            "command does not know; train, eval, translate and check do without"
+            f"{name}: a model of your own, whose layers this command does not know; train, eval, "
+            "translate and check do without"
         )
     return model
 
 
-def build_own_model(config: ModelSettings, reference: str, size: int) -> Seq2Seq:
-    """What a reference names, made as MyModel(config, size) and tried out on two pairs. A module
+def build_own_model(settings: ModelSettings, reference: str, size: int) -> Seq2Seq:
+    """What a reference names, made as MyModel(settings, size) and tried out on two pairs. A module
     that is no `Seq2Seq` is adapted. Weights and random states are those of its constructor.
 
     size: of the vocabulary
     Raises UserError.
     """
-    name, made = user_code.shown(reference), user_code.construct(reference, config, size)
+    name, made = user_code.shown(reference), user_code.construct(reference, settings, size)
     if not isinstance(made, nn.Module):
         raise UserError(f"{name}: is no torch.nn.Module")
-    model = made if isinstance(made, Seq2Seq) else OwnModel(config, made, name, size)
+    model = made if isinstance(made, Seq2Seq) else OwnModel(settings, made, name, size)
     _check_weights(model, name)
     src = torch.tensor([[3, EOS_ID], [EOS_ID, PAD_ID]]).clamp(max=size - 1)
     first = torch.full((2, 1), BOS_ID)
@@ -92,8 +93,8 @@ def _check_weights(model: nn.Module, name: str) -> None:
 class OwnModel(Seq2Seq):
     """Any module whose forward takes src (B, S) and tgt_in (B, T) to logits (B, T, V)."""
 
-    def __init__(self, config: ModelSettings, inner: nn.Module, name: str, size: int) -> None:
-        super().__init__(config)
+    def __init__(self, settings: ModelSettings, inner: nn.Module, name: str, size: int) -> None:
+        super().__init__(settings)
         self.inner, self.name, self.size = inner, name, size
 
     def forward(self, src: Tensor, tgt_in: Tensor) -> Tensor:

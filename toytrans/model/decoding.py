@@ -5,6 +5,7 @@ one. PAD and BOS are never chosen. Sources that have ended leave the batch.
 """
 
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -30,7 +31,7 @@ class Decoded:
 @torch.no_grad()
 def search(model: Seq2Seq, src: Tensor, target_growth: int = 2, *, beam: int = 1) -> Decoded:
     """Decode sources (B, S): the likeliest token at every step, or a beam of more than one."""
-    limits = token_limits(src, target_growth, model.config.max_length)
+    limits = token_limits(src, target_growth, model.settings.max_length)
     with torchs_own_products():
         if beam == 1:
             return greedy_search(model, src, limits)
@@ -82,26 +83,22 @@ def beam_search(model: Seq2Seq, src: Tensor, limits: Tensor, beams: int) -> Deco
     ended = Ended(src, longest, torch.promote_types(model.dtype, torch.float32))
     sources = torch.arange(len(src), device=src.device)  # (A,), those that are still in the batch
     newest = src.new_full((len(src), beams), BOS_ID)
-    said = src.new_full((len(src), beams, longest), PAD_ID)  # the tokens of open beams
+    tokens = src.new_full((len(src), beams, longest), PAD_ID)  # of the open beams
     log_prob = ended.score.new_full(newest.shape, -torch.inf)  # (A, W), of the open beams
     log_prob[:, 0] = 0  # all beams start equal; the others are switched off
     for place in range(longest):
         logits = state.next_logits(newest.flatten()).unflatten(0, newest.shape)  # (A, W, V)
-        log_probs = logits.log_softmax(-1, dtype=log_prob.dtype)
-        log_probs[..., :EOS_ID] = -torch.inf  # neither PAD nor BOS
-        totals = (log_prob[..., None] + log_probs).flatten(1)  # (A, W V)
-        vocabulary = log_probs.shape[-1]
-        best = totals.topk(min(2 * beams, beams * vocabulary), 1)
-        parent, token = best.indices // vocabulary, best.indices % vocabulary
+        candidates = best_candidates(log_prob, logits)
         last = limits[sources] == place + 1
-        ended.record(sources, best.values, said, parent, token, place, last)
+        ended.record(sources, candidates, tokens, place, last)
 
         # the best that go on are the new beams
-        order = best.values.masked_fill(token == EOS_ID, -torch.inf).topk(beams, 1).indices
-        parent, newest = parent.gather(1, order), token.gather(1, order)
-        log_prob = best.values.gather(1, order).masked_fill(newest == EOS_ID, -torch.inf)
-        said[:, :, :place] = said[:, :, :place].gather(1, parent[..., None].expand(-1, -1, place))
-        said[:, :, place] = newest
+        goes_on = candidates.log_prob.masked_fill(candidates.token == EOS_ID, -torch.inf)
+        log_prob, chosen = goes_on.topk(beams, 1)
+        parent, newest = candidates.parent.gather(1, chosen), candidates.token.gather(1, chosen)
+        before = parent[..., None].expand(-1, -1, place)
+        tokens[:, :, :place] = tokens[:, :, :place].gather(1, before)
+        tokens[:, :, place] = newest
 
         # an open beam gains no probability; the most it can gain is length, up to the limit
         decided = log_prob.amax(1) / limits[sources] <= ended.score[sources]
@@ -114,9 +111,30 @@ def beam_search(model: Seq2Seq, src: Tensor, limits: Tensor, beams: int) -> Deco
         if bucket(count) < len(going):
             staying = first_that_go_on(going, bucket(count))
             sources, newest, log_prob = sources[staying], newest[staying], log_prob[staying]
-            said, rows = said[staying], rows[staying]
+            tokens, rows = tokens[staying], rows[staying]
         state.select(rows.flatten())
     return Decoded(without_empty_columns(ended.tokens), ended.score)
+
+
+class Candidates(NamedTuple):
+    """The C likeliest ways of A sources to go on by a token, the best first: (A, C) each."""
+
+    log_prob: Tensor  # of the beam with the token, in nats
+    parent: Tensor  # the beam that is gone on from
+    token: Tensor
+
+
+def best_candidates(log_prob: Tensor, logits: Tensor) -> Candidates:
+    """Twice as many candidates as beams: even if each beam's EOS is among them, enough go on.
+
+    log_prob: (A, W), of the open beams. logits: (A, W, V), of their next tokens.
+    """
+    log_probs = logits.log_softmax(-1, dtype=log_prob.dtype)
+    log_probs[..., :EOS_ID] = -torch.inf  # neither PAD nor BOS
+    totals = (log_prob[..., None] + log_probs).flatten(1)  # (A, W V)
+    _, beams, vocabulary = logits.shape
+    best = totals.topk(min(2 * beams, beams * vocabulary), 1)
+    return Candidates(best.values, best.indices // vocabulary, best.indices % vocabulary)
 
 
 class Ended:
@@ -131,32 +149,25 @@ class Ended:
         self.tokens = src.new_full((len(src), longest), PAD_ID)
 
     def record(
-        self,
-        sources: Tensor,
-        totals: Tensor,
-        said: Tensor,
-        parent: Tensor,
-        token: Tensor,
-        place: int,
-        last: Tensor,
+        self, sources: Tensor, candidates: Candidates, tokens: Tensor, place: int, last: Tensor
     ) -> None:
         """Keep the best of the candidates that ended, and open ones at the limit if none has ended.
 
         sources: (A,), whose candidates these are
-        totals, parent, token: (A, C), log-probability of each, the beam it goes on from, its token
-        said: (A, W, L), the tokens of the beams
+        tokens: (A, W, L), those of the beams before this place
         last: (A,), whether this place is the last one that a source may have
         """
-        eos, best = token == EOS_ID, self.score[sources]
+        eos, best = candidates.token == EOS_ID, self.score[sources]
         cut_off = last & ~eos.any(1) & best.isinf()
-        scores = (totals / (place + 1)).masked_fill(~(eos | cut_off[:, None]), -torch.inf)
+        scores = candidates.log_prob / (place + 1)
+        scores = scores.masked_fill(~(eos | cut_off[:, None]), -torch.inf)
         score, pick = scores.max(1, keepdim=True)  # (A, 1)
-        beam = parent.gather(1, pick)[..., None].expand(-1, 1, said.shape[-1])
-        tokens = said.gather(1, beam)[:, 0]  # (A, L)
-        tokens[:, place] = token.gather(1, pick)[:, 0]
+        beam = candidates.parent.gather(1, pick)[..., None].expand(-1, 1, tokens.shape[-1])
+        hypothesis = tokens.gather(1, beam)[:, 0]  # (A, L)
+        hypothesis[:, place] = candidates.token.gather(1, pick)[:, 0]
         better = score[:, 0] > best
         self.score[sources] = score[:, 0].where(better, best)
-        self.tokens[sources] = tokens.where(better[:, None], self.tokens[sources])
+        self.tokens[sources] = hypothesis.where(better[:, None], self.tokens[sources])
 
 
 def first_that_go_on(going: Tensor, count: int) -> Tensor:

@@ -23,13 +23,20 @@ ACTIVATIONS: dict[str, Callable[[], nn.Module]] = {
 class FeedForward(nn.Sequential):
     """Linear, activation, dropout, linear at every place: (B, L, D) -> (B, L, D)."""
 
-    def __init__(self, model: ModelSettings) -> None:
+    def __init__(self, settings: ModelSettings) -> None:
         super().__init__(
-            nn.Linear(model.d_model, model.d_ff),
-            ACTIVATIONS[model.activation](),
-            Dropout(model.dropout),
-            nn.Linear(model.d_ff, model.d_model),
+            nn.Linear(settings.d_model, settings.d_ff),
+            ACTIVATIONS[settings.activation](),
+            Dropout(settings.dropout),
+            nn.Linear(settings.d_ff, settings.d_model),
         )
+
+    def draw_weights(self) -> None:
+        """Draw matrices Xavier-uniform; biases are zero."""
+        for layer in self:
+            if isinstance(layer, nn.Linear):
+                nn.init.xavier_uniform_(layer.weight)
+                nn.init.zeros_(layer.bias)
 
 
 class Residual(nn.Module):
@@ -39,11 +46,11 @@ class Residual(nn.Module):
     post-norm: norm(x + dropout(f(x))) (Vaswani et al. 2017)
     """
 
-    def __init__(self, model: ModelSettings) -> None:
+    def __init__(self, settings: ModelSettings) -> None:
         super().__init__()
-        self.pre = model.norm == "pre"
-        self.norm = nn.LayerNorm(model.d_model)
-        self.drop = Dropout(model.dropout)
+        self.pre = settings.norm == "pre"
+        self.norm = nn.LayerNorm(settings.d_model)
+        self.drop = Dropout(settings.dropout)
 
     def forward(self, x: Tensor, sublayer: Callable[[Tensor], Tensor]) -> Tensor:
         x = x + self.drop(sublayer(self.norm(x) if self.pre else x))
@@ -53,11 +60,16 @@ class Residual(nn.Module):
 class EncoderLayer(nn.Module):
     """Self-attention over the source, then feed-forward."""
 
-    def __init__(self, model: ModelSettings, positions: Positions) -> None:
+    def __init__(self, settings: ModelSettings, positions: Positions) -> None:
         super().__init__()
-        self.self_attention = Attention(model, positions)
-        self.feed_forward = FeedForward(model)
-        self.residuals = nn.ModuleList(Residual(model) for _ in range(2))
+        self.self_attention = Attention(settings, positions)
+        self.feed_forward = FeedForward(settings)
+        self.residuals = nn.ModuleList(Residual(settings) for _ in range(2))
+
+    def draw_weights(self) -> None:
+        """Draw the weights of both sub-layers."""
+        self.self_attention.draw_weights()
+        self.feed_forward.draw_weights()
 
     def forward(self, x: Tensor, context: AttentionContext) -> Tensor:
         """(B, S, D) -> (B, S, D)."""
@@ -69,13 +81,19 @@ class DecoderLayer(nn.Module):
     """Masked self-attention over the target, cross-attention to memory, feed-forward."""
 
     def __init__(
-        self, model: ModelSettings, positions: Positions, cross_positions: Positions
+        self, settings: ModelSettings, positions: Positions, cross_positions: Positions
     ) -> None:
         super().__init__()
-        self.self_attention = Attention(model, positions)
-        self.cross_attention = Attention(model, cross_positions)
-        self.feed_forward = FeedForward(model)
-        self.residuals = nn.ModuleList(Residual(model) for _ in range(3))
+        self.self_attention = Attention(settings, positions)
+        self.cross_attention = Attention(settings, cross_positions)
+        self.feed_forward = FeedForward(settings)
+        self.residuals = nn.ModuleList(Residual(settings) for _ in range(3))
+
+    def draw_weights(self) -> None:
+        """Draw the weights of all three sub-layers."""
+        self.self_attention.draw_weights()
+        self.cross_attention.draw_weights()
+        self.feed_forward.draw_weights()
 
     def forward(
         self,
@@ -90,8 +108,9 @@ class DecoderLayer(nn.Module):
         There are as many rows as sources, or W beams of each source: N = A W.
         """
         x = self.residuals[0](x, lambda y: self.self_attention(y, self_context, cache=cache))
-        asking = x.view(len(memory_kv[0]), -1, x.shape[-1])  # (A, W T, D): beams are queries here
-        asking = self.residuals[1](
-            asking, lambda y: self.cross_attention(y, cross_context, memory_kv)
+        # the beams of a source ask the same memory, so they stand side by side as its queries
+        queries = x.view(len(memory_kv[0]), -1, x.shape[-1])  # (A, W T, D)
+        queries = self.residuals[1](
+            queries, lambda y: self.cross_attention(y, cross_context, memory_kv)
         )
-        return self.residuals[2](asking.view_as(x), self.feed_forward)
+        return self.residuals[2](queries.view_as(x), self.feed_forward)

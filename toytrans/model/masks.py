@@ -1,26 +1,17 @@
-"""The masks of an encoder-decoder transformer. True (printed 1) = may attend.
+"""The masks of an encoder-decoder transformer, made from ids. True (printed 1) = may attend.
 
-    padding_mask (B, L)   causal_mask (T, T)   attention masks (B, 1, Tq or 1, Tk)
-
-Rows are queries, columns are keys. An axis of size 1 means "the same in every row".
-The decoder's pads are read from `tgt_in`; the loss ignores pads of `tgt_out`.
+A row is a query, and a column is a key. `padding_mask` (B, L) tells real tokens from pads, and
+`causal_mask` (T, T) closes the future. `MaskMaker` joins them to the mask of each of the three
+attentions, (B, 1, Tq or 1, Tk): the axis of size 1 after B is that of the heads, and that of the
+queries is 1 where all queries see the same keys. The decoder's pads are those of `tgt_in`; that
+pads of `tgt_out` do not count is up to the loss.
 """
-
-from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
 from toytrans.config.names import PadMask
 from toytrans.tokens import PAD_ID
-
-
-class Masks(NamedTuple):
-    """The three masks of a batch."""
-
-    encoder_self: Tensor  # (B, 1, S or 1, S)
-    decoder_self: Tensor  # (B, 1, T, T)
-    cross: Tensor  # (B, 1, T or 1, S)
 
 
 def padding_mask(ids: Tensor) -> Tensor:
@@ -38,7 +29,7 @@ class MaskMaker:
 
     pad_mask: "keys" masks pads as keys; "keys_and_queries" masks them as queries too.
     is_causal: whether no target place sees a later one, so that decoding may keep what earlier
-        places have computed
+        places have computed. Faults that let places see the future set it to False.
     """
 
     is_causal = True
@@ -47,21 +38,19 @@ class MaskMaker:
         self.pad_mask: PadMask = pad_mask
 
     def encoder_self(self, src: Tensor) -> Tensor:
-        """Every query may attend to every real source token."""
+        """Every query may attend to every real source token: (B, S) -> (B, 1, S or 1, S)."""
         return self._without_pads(src, src)
 
     def decoder_self(self, tgt_in: Tensor) -> Tensor:
-        """Every query may attend to real target tokens up to its own place."""
+        """Every query may attend to real target tokens up to its own place: (B, T) ->
+        (B, 1, T, T)."""
         causal = causal_mask(tgt_in.shape[1], tgt_in.device)
         return self._without_pads(tgt_in, tgt_in) & causal
 
     def cross(self, src: Tensor, tgt_in: Tensor) -> Tensor:
-        """Every target token may attend to every real source token."""
+        """Every target token may attend to every real source token: (B, S) and (B, T) ->
+        (B, 1, T or 1, S)."""
         return self._without_pads(tgt_in, src)
-
-    def all(self, src: Tensor, tgt_in: Tensor) -> Masks:
-        """The three masks of a batch: src (B, S), tgt_in (B, T)."""
-        return Masks(self.encoder_self(src), self.decoder_self(tgt_in), self.cross(src, tgt_in))
 
     def _without_pads(self, query_ids: Tensor, key_ids: Tensor) -> Tensor:
         mask = padding_mask(key_ids)[:, None, None, :]  # (B, 1, 1, Tk)

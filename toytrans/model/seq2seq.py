@@ -71,12 +71,12 @@ class Seq2Seq(nn.Module):
     at each step. Ids are 0 = PAD, 1 = BOS, 2 = EOS, then symbols. Rows of pads fill batches up: no
     logits of theirs count, but none may be NaN.
 
-    config: the section `model` of the config. Its `max_length` bounds the places, if it is set.
+    settings: the section `model`, complete. Its `max_length` bounds the places, if it is set.
     """
 
-    def __init__(self, config: ModelSettings) -> None:
+    def __init__(self, settings: ModelSettings) -> None:
         super().__init__()
-        self.config = config
+        self.settings = settings
 
     def forward(self, src: Tensor, tgt_in: Tensor) -> Tensor:
         """Teacher-forced logits: src (B, S), tgt_in (B, T) ids -> (B, T, V)."""

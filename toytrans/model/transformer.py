@@ -22,57 +22,50 @@ class Transformer(Seq2Seq):
     Pre-norm has a final norm after each stack; post-norm needs none. The output has no bias.
     """
 
-    def __init__(self, model: ModelSettings, vocabulary: Vocabulary) -> None:
-        super().__init__(model)
-        self.masks = MaskMaker(model.pad_mask)
-        size, width = len(vocabulary), model.d_model
-        model.check_size(size)
+    def __init__(self, settings: ModelSettings, vocabulary: Vocabulary) -> None:
+        super().__init__(settings)
+        size, width = len(vocabulary), settings.d_model
+        settings.check_size(size)
+        self.masks = MaskMaker(settings.pad_mask)
         self.src_embedding = nn.Embedding(size, width)
         self.tgt_embedding = self.src_embedding
         self.output = nn.Linear(width, size, bias=False)
-        if model.tie_embeddings:
+        if settings.tie_embeddings:
             self.output.weight = self.src_embedding.weight
         else:
             self.tgt_embedding = nn.Embedding(size, width)
-        self.positions = position_scheme(model.positions, model, vocabulary)
+        self.positions = position_scheme(settings.positions, settings, vocabulary)
         self.cross_positions = cross_position_scheme(
-            model.cross_positions, model, vocabulary, self.positions
+            settings.cross_positions, settings, vocabulary, self.positions
         )
-        self.drop = Dropout(model.dropout)
-        n_encoder, n_decoder = model.n_encoder_layers, model.n_decoder_layers
-        if model.share_layers:
+        self.drop = Dropout(settings.dropout)
+        n_encoder, n_decoder = settings.n_encoder_layers, settings.n_decoder_layers
+        if settings.share_layers:
             n_encoder = n_decoder = 1
         self.encoder_layers = nn.ModuleList(
-            EncoderLayer(model, self.positions) for _ in range(n_encoder)
+            EncoderLayer(settings, self.positions) for _ in range(n_encoder)
         )
         self.decoder_layers = nn.ModuleList(
-            DecoderLayer(model, self.positions, self.cross_positions) for _ in range(n_decoder)
+            DecoderLayer(settings, self.positions, self.cross_positions) for _ in range(n_decoder)
         )
-        final = nn.LayerNorm if model.norm == "pre" else nn.Identity
+        final = nn.LayerNorm if settings.norm == "pre" else nn.Identity
         self.encoder_norm, self.decoder_norm = final(width), final(width)
-        self._draw_weights(width)
+        self._draw_weights()
 
-    def _draw_weights(self, width: int) -> None:
-        """Draw the first weights.
+    def _draw_weights(self) -> None:
+        """Draw the first weights, in place of those that torch's layers have drawn.
 
-        embeddings: normal with standard deviation 1 / sqrt(D), multiplied by sqrt(D) on the way in.
-            The first layer's input and, with tied embeddings, the logits start at variance 1.
-        matrices: Xavier-uniform; query, key and value each as a D x D matrix of its own
-        biases: zero
-        position schemes, and the tables of their biases: as their classes have drawn them
+        Embeddings are normal with standard deviation 1 / sqrt(D), and `embed` multiplies them by
+        sqrt(D). So the first layer's input and, with tied embeddings, the logits start at variance
+        1. Layers draw their own. Position schemes stay as their classes have drawn them.
         """
-        for name, parameter in self.named_parameters():
-            if name.startswith(("positions.", "cross_positions.")) or name.endswith("bias_table"):
-                continue
-            if "in_proj.weight" in name:
-                for part in parameter.data.split(width):
-                    nn.init.xavier_uniform_(part)
-            elif "embedding" in name or name == "output.weight":
-                nn.init.normal_(parameter, std=width**-0.5)
-            elif parameter.dim() == 2:
-                nn.init.xavier_uniform_(parameter)
-            elif name.endswith(".bias"):
-                nn.init.zeros_(parameter)
+        embeddings = [self.src_embedding.weight]
+        if not self.settings.tie_embeddings:
+            embeddings += [self.tgt_embedding.weight, self.output.weight]
+        for weight in embeddings:  # (V, D)
+            nn.init.normal_(weight, std=self.settings.d_model**-0.5)
+        for layer in (*self.encoder_layers, *self.decoder_layers):
+            layer.draw_weights()
 
     def forward(self, src: Tensor, tgt_in: Tensor) -> Tensor:
         """Teacher-forced logits: src (B, S), tgt_in (B, T) ids -> (B, T, V)."""
@@ -80,9 +73,7 @@ class Transformer(Seq2Seq):
 
     def encode(self, src: Tensor) -> Tensor:
         """Source ids (B, S) -> memory (B, S, D)."""
-        distances = self.positions.self_distances(range(src.shape[1]), src.device)
-        mask = self.masks.encoder_self(src)
-        context = AttentionContext.of(mask, self.dtype, self.positions, distances)
+        context = self.self_context(self.masks.encoder_self(src))
         x = self.embed(self.src_embedding, src)
         for layer in self.encoder_stack():
             x = layer(x, context)
@@ -90,22 +81,30 @@ class Transformer(Seq2Seq):
 
     def decode(self, tgt_in: Tensor, memory: Tensor, src: Tensor) -> Tensor:
         """Target ids (B, T), memory (B, S, D) and its ids (B, S) -> logits (B, T, V)."""
-        places = range(tgt_in.shape[1])
-        distances = self.positions.self_distances(places, src.device)
-        mask = self.masks.decoder_self(tgt_in)
-        self_context = AttentionContext.of(mask, self.dtype, self.positions, distances)
-        distances = self.cross_positions.cross_distances(memory, src, tgt_in[:, None], places)
-        mask = self.masks.cross(src, tgt_in)
-        cross_context = AttentionContext.of(mask, self.dtype, self.cross_positions, distances)
+        self_context = self.self_context(self.masks.decoder_self(tgt_in))
+        cross_context = self.cross_context(src, tgt_in, memory)
         x = self.embed(self.tgt_embedding, tgt_in)
         for layer in self.decoder_stack():
-            memory_kv = layer.cross_attention.keys_values(memory)
+            # made here and not in the layer, because decoding makes them once for all its steps
+            memory_kv = layer.cross_attention.project_kv(memory)
             x = layer(x, self_context, cross_context, memory_kv)
         return self.output(self.decoder_norm(x))
 
+    def self_context(self, mask: Tensor) -> AttentionContext:
+        """What self-attention over L places needs: its mask (B, 1, L or 1, L), and distances."""
+        distances = self.positions.self_distances(range(mask.shape[-1]), mask.device)
+        return AttentionContext.of(mask, self.dtype, self.positions, distances)
+
+    def cross_context(self, src: Tensor, tgt_in: Tensor, memory: Tensor) -> AttentionContext:
+        """What attention of tgt_in (B, T) to memory (B, S, D), made of src (B, S), needs."""
+        mask = self.masks.cross(src, tgt_in)  # (B, 1, T or 1, S)
+        queries = range(tgt_in.shape[1])
+        distances = self.cross_positions.cross_distances(memory, src, tgt_in[:, None], queries)
+        return AttentionContext.of(mask, self.dtype, self.cross_positions, distances)
+
     def embed(self, embedding: nn.Embedding, ids: Tensor, start: int = 0) -> Tensor:
         """Ids (B, L) of places start .. start + L - 1 -> (B, L, D), with their positions."""
-        x = embedding(ids) * self.config.d_model**0.5
+        x = embedding(ids) * self.settings.d_model**0.5
         return self.drop(self.positions.embed(x, start))
 
     def start_decoding(self, src: Tensor, places: int, beams: int = 1) -> DecoderState:
@@ -116,11 +115,11 @@ class Transformer(Seq2Seq):
 
     def encoder_stack(self) -> list[EncoderLayer]:
         """The encoder's layers in order; with shared layers one object several times."""
-        return self._stack(self.encoder_layers, self.config.n_encoder_layers)
+        return self._stack(self.encoder_layers, self.settings.n_encoder_layers)
 
     def decoder_stack(self) -> list[DecoderLayer]:
         """The decoder's layers in order; with shared layers one object several times."""
-        return self._stack(self.decoder_layers, self.config.n_decoder_layers)
+        return self._stack(self.decoder_layers, self.settings.n_decoder_layers)
 
     @staticmethod
     def _stack(layers: nn.ModuleList, depth: int) -> list[Any]:
@@ -144,7 +143,7 @@ class CachedState(DecoderState):
         self.model, self.beams = model, beams
         self.src, self.memory = src, model.encode(src)
         keys_values = [
-            layer.cross_attention.keys_values(self.memory) for layer in model.decoder_stack()
+            layer.cross_attention.project_kv(self.memory) for layer in model.decoder_stack()
         ]
         # each place reads them, so they lie in one piece
         self.memory_kv = [(k.contiguous(), v.contiguous()) for k, v in keys_values]

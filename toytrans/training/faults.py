@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 from toytrans.config.hidden_fault import fault_remark, named_fault, planted_fault
 from toytrans.config.names import FaultName
-from toytrans.config.schema import ModelConfig, Settings
+from toytrans.config.schema import ModelSettings, Settings
 from toytrans.data.batches import Batch
 from toytrans.errors import BadKey, UserError, did_you_mean
 from toytrans.model.attention import Attention
@@ -29,13 +29,15 @@ from toytrans.training.loss import SOUND, Objective, token_losses
 Part = TypeVar("Part", bound=nn.Module)
 
 
-def build_model(config: Settings, vocabulary: Vocabulary) -> Seq2Seq:
-    """The model of a config, with the config's fault in it: in fp64 where it is trained so, else in
-    fp32. Raises UserError."""
-    model = build_sound_model(config.model, vocabulary)
-    if config.fault is not None:
-        plant(config.fault, model)
-    return model.double() if config.train.precision == "fp64" else model
+def build_model(settings: Settings, vocabulary: Vocabulary) -> Seq2Seq:
+    """The model of a run, with its fault in it: in fp64 where it is trained so, else in fp32.
+
+    Raises UserError where the user's own model cannot be built, or a fault would change nothing.
+    """
+    model = build_sound_model(settings.model, vocabulary)
+    if settings.fault is not None:
+        plant(settings.fault, model)
+    return model.double() if settings.train.precision == "fp64" else model
 
 
 def plant(fault: str, model: Seq2Seq) -> None:
@@ -43,7 +45,7 @@ def plant(fault: str, model: Seq2Seq) -> None:
 
     Raises UserError for a fault without effect, and for a model that is no transformer.
     """
-    check_fault(fault, model.config)
+    check_fault(fault, model.settings)
     if name := planted_fault(fault):
         FAULTS[name].plant(as_transformer(model))
 
@@ -54,7 +56,7 @@ def objective_of(fault: str | None) -> Objective:
     return FAULTS[name].objective if name else SOUND
 
 
-def check_fault(fault: str | None, model: ModelConfig, processes: int = 1) -> None:
+def check_fault(fault: str | None, settings: ModelSettings, processes: int = 1) -> None:
     """Raise UserError if a fault has no effect on a model, or meets several processes: a loss that
     is no sum over rows has another meaning in each shard.
 
@@ -65,7 +67,7 @@ def check_fault(fault: str | None, model: ModelConfig, processes: int = 1) -> No
     name = named_fault(fault)
     if name is not None and name not in FAULTS:
         raise BadKey("fault", f"found {name!r}; {did_you_mean(name, FAULTS)}")
-    if name and (reason := FAULTS[name].no_effect(model)):
+    if name and (reason := FAULTS[name].no_effect(settings)):
         raise UserError(f"fault: {fault} {reason}")
 
 
@@ -118,7 +120,7 @@ class MaskFlipped(MaskMaker):
 
 
 def _mask_with(maker: type[MaskMaker], model: Transformer) -> None:
-    model.masks = maker(model.config.pad_mask)
+    model.masks = maker(model.settings.pad_mask)
 
 
 class Silence(nn.Module):
@@ -185,13 +187,22 @@ def _parts(model: Transformer, kind: type[Part]) -> list[Part]:
     return [part for part in model.modules() if isinstance(part, kind)]
 
 
-def _scale(of_config: Callable[[ModelConfig], float], model: Transformer) -> None:
+def _leave_as_it_is(model: Transformer) -> None:
+    """The plant of a fault of the batch or of the loss."""
+
+
+def _scale_by_model_width(model: Transformer) -> None:
     for attention in _parts(model, Attention):
-        attention.scale = of_config(model.config)
+        attention.scale = model.settings.d_model**-0.5
+
+
+def _do_not_scale(model: Transformer) -> None:
+    for attention in _parts(model, Attention):
+        attention.scale = 1.0
 
 
 def _no_position(model: Transformer) -> None:
-    model.positions = model.cross_positions = Positions(model.config, Vocabulary(()))
+    model.positions = model.cross_positions = Positions(model.settings, Vocabulary(()))
 
 
 def _no_residual(model: Transformer) -> None:
@@ -211,6 +222,19 @@ def _no_feed_forward(model: Transformer) -> None:
         layer.feed_forward = Silence()
 
 
+def _always_changes_something(settings: ModelSettings) -> str:
+    return ""
+
+
+def _one_head_is_as_wide_as_the_model(settings: ModelSettings) -> str:
+    return "is no fault with one head; take model.n_heads 2" if settings.n_heads == 1 else ""
+
+
+def _there_are_no_positions(settings: ModelSettings) -> str:
+    none = settings.positions == settings.cross_positions == "none"
+    return "takes nothing from model.positions: none" if none else ""
+
+
 class Fault(NamedTuple):
     """One fault.
 
@@ -219,9 +243,9 @@ class Fault(NamedTuple):
     no_effect: why the fault changes nothing in a model; empty if it changes something.
     """
 
-    plant: Callable[[Transformer], None] = lambda model: None
+    plant: Callable[[Transformer], None] = _leave_as_it_is
     objective: Objective = SOUND
-    no_effect: Callable[[ModelConfig], str] = lambda model: ""
+    no_effect: Callable[[ModelSettings], str] = _always_changes_something
 
 
 FAULTS: dict[FaultName, Fault] = {
@@ -232,21 +256,9 @@ FAULTS: dict[FaultName, Fault] = {
     "labels_not_shifted": Fault(objective=LabelsNotShifted()),
     "pad_is_eos": Fault(objective=PadIsEos()),
     "wrong_start": Fault(objective=WrongStart()),
-    "wrong_scale": Fault(
-        partial(_scale, lambda model: model.d_model**-0.5),
-        no_effect=lambda model: (
-            "is no fault with one head; take model.n_heads 2" if model.n_heads == 1 else ""
-        ),
-    ),
-    "no_scale": Fault(partial(_scale, lambda model: 1.0)),
-    "no_position": Fault(
-        _no_position,
-        no_effect=lambda model: (
-            "takes nothing from model.positions: none"
-            if model.positions == model.cross_positions == "none"
-            else ""
-        ),
-    ),
+    "wrong_scale": Fault(_scale_by_model_width, no_effect=_one_head_is_as_wide_as_the_model),
+    "no_scale": Fault(_do_not_scale),
+    "no_position": Fault(_no_position, no_effect=_there_are_no_positions),
     "loss_on_pads": Fault(objective=LossOnPads()),
     "batch_mean_of_means": Fault(objective=MeanOfMeans()),
     "no_residual": Fault(_no_residual),

@@ -93,5 +93,5 @@ def _too_large(batch: Batch, settings: Settings) -> UserError:
 
 
 def _unfit(model: Seq2Seq, reason: str) -> UserError:
-    own = model.config.class_
+    own = model.settings.class_
     return UserError(f"{shown(own) if own else 'the model'}: {reason}")

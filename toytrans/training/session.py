@@ -154,8 +154,8 @@ def _opening(trainer: Trainer, writer: RunWriter) -> list[str]:
         first += f", eager steps ({why})" if why else ", recorded steps"
     if trainer.device.type == "cpu" and threads > 1:
         first += f", {threads} threads"
-    given = model.positions.lesson if isinstance(model, Transformer) else ""
-    name = shown(model.config.positions)
+    given = model.positions.summary if isinstance(model, Transformer) else ""
+    name = shown(model.settings.positions)
     return [first, f"positions {name}: {given}; not the paper's" if given else ""]
 
 

@@ -50,7 +50,7 @@ def of_model(model: Seq2Seq, config: Settings, vocabulary: Vocabulary, name: str
         start_id=BOS_ID,
         eos_id=EOS_ID,
         decoding_start=BOS_ID,
-        max_length=made.config.max_length,
+        max_length=made.settings.max_length,
         is_textbook=ours is not None,
     )
     return Own(made, facts, loss=loss, batch=batch)

@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 
 from toytrans.errors import UserError
-from toytrans.model.attention import Attention, AttentionContext, split_heads
+from toytrans.model.attention import Attention, AttentionContext, KeysValues, split_heads
 from toytrans.model.dropout import Dropout, keep_mask
 from toytrans.model.layers import DecoderLayer, EncoderLayer, FeedForward, Residual
 from toytrans.model.manual_backward import functions
@@ -143,11 +143,20 @@ FORWARDS: dict[type[nn.Module], Callable[..., Tensor]] = {
 """What takes the place of a layer's forward, by its class."""
 
 
-def _project(layer: Attention, x: Tensor, start: int, stop: int) -> tuple[Tensor, ...]:
-    """As `Attention.project`."""
-    rows = slice(start * x.shape[-1], stop * x.shape[-1])
-    projected = linear(x, layer.in_proj.weight[rows], layer.in_proj.bias[rows])
-    return split_heads(projected, stop - start, layer.n_heads)
+def _project_q(layer: Attention, x: Tensor) -> Tensor:
+    """As `Attention.project_q`."""
+    width = x.shape[-1]
+    projected = linear(x, layer.in_proj.weight[:width], layer.in_proj.bias[:width])
+    (q,) = split_heads(projected, 1, layer.n_heads)
+    return q
+
+
+def _project_kv(layer: Attention, memory: Tensor) -> KeysValues:
+    """As `Attention.project_kv`."""
+    width = memory.shape[-1]
+    projected = linear(memory, layer.in_proj.weight[width:], layer.in_proj.bias[width:])
+    k, v = split_heads(projected, 2, layer.n_heads)
+    return k, v
 
 
 def _attend(layer: Attention, q: Tensor, k: Tensor, v: Tensor, context: AttentionContext) -> Tensor:
@@ -170,7 +179,7 @@ def _rotate(scheme: Rotary, x: Tensor, start: int = 0) -> Tensor:
 
 
 def _look_up(scheme: Positions, table: Tensor, index: Tensor) -> Tensor:
-    """As `Relative.look_up`: the rows of an embedding one number wide, head after head."""
+    """As `DistanceBias.look_up`: the rows of an embedding one number wide, head after head."""
     heads, columns = table.shape
     first = torch.arange(0, heads * columns, columns, device=index.device)
     flat = index + first.view(-1, *[1] * (index.dim() - 1))  # (H, ...)
@@ -178,7 +187,7 @@ def _look_up(scheme: Positions, table: Tensor, index: Tensor) -> Tensor:
 
 
 METHODS: dict[type[nn.Module], dict[str, Callable[..., Any]]] = {
-    Attention: {"project": _project, "attend": _attend},
+    Attention: {"project_q": _project_q, "project_kv": _project_kv, "attend": _attend},
     Rotary: {"rotate": _rotate},
     Clipped: {"look_up": _look_up},
     Alibi: {"look_up": _look_up},

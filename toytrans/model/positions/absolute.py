@@ -26,11 +26,13 @@ class Absolute(Positions):
 
     takes_random_positions = True
 
-    def __init__(self, model: ModelSettings, vocabulary: Vocabulary) -> None:
-        super().__init__(model, vocabulary)
-        self.rows, self.room = model.max_positions, model.max_length
-        self.random = model.random_positions
-        fixed = permutation(model.max_positions or 0, Use.RANDOM_PLACES)[: model.max_length or 0]
+    def __init__(self, settings: ModelSettings, vocabulary: Vocabulary) -> None:
+        super().__init__(settings, vocabulary)
+        self.rows, self.room = settings.max_positions, settings.max_length
+        self.random = settings.random_positions
+        fixed = permutation(settings.max_positions or 0, Use.RANDOM_PLACES)[
+            : settings.max_length or 0
+        ]
         self.register_buffer("fixed", fixed.sort().values, persistent=False)
         self.fixed: Tensor
 
@@ -63,9 +65,9 @@ class Sinusoidal(Absolute):
     """
 
     @classmethod
-    def check(cls, model: ModelSettings) -> None:
-        if model.d_model % 2:
-            reason = f"sinusoidal positions need an even width, not {model.d_model}"
+    def check(cls, settings: ModelSettings) -> None:
+        if settings.d_model % 2:
+            reason = f"sinusoidal positions need an even width, not {settings.d_model}"
             raise BadKey("model.d_model", reason)
 
     def vectors(self, places: int, like: Tensor) -> Tensor:
@@ -80,13 +82,13 @@ class Learned(Absolute):
     sequence may be longer.
     """
 
-    lesson = "given a vector for each place, learned in training"
+    summary = "given a vector for each place, learned in training"
     default_max_positions = 512
 
-    def __init__(self, model: ModelSettings, vocabulary: Vocabulary) -> None:
-        super().__init__(model, vocabulary)
-        assert model.max_positions
-        self.table = nn.Parameter(torch.randn(model.max_positions, model.d_model) * 0.1)
+    def __init__(self, settings: ModelSettings, vocabulary: Vocabulary) -> None:
+        super().__init__(settings, vocabulary)
+        assert settings.max_positions
+        self.table = nn.Parameter(torch.randn(settings.max_positions, settings.d_model) * 0.1)
 
     def vectors(self, places: int, like: Tensor) -> Tensor:
         return self.table[:places]

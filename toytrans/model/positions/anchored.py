@@ -5,11 +5,11 @@ import torch
 from torch import Tensor, nn
 
 from toytrans.config.schema import ModelSettings
-from toytrans.model.positions.base import Distances, Relative
+from toytrans.model.positions.base import DistanceBias, Distances
 from toytrans.tokens import FIRST_SYMBOL_ID, Vocabulary
 
 
-class Anchored(Relative):
+class Anchored(DistanceBias):
     """Distances from anchors: seven learned steps near d = 0, and a slope beyond.
 
     Each head adds gain T_h[clip(d, -3, 3)] - slope |d| to its scores. In self-attention d = i - j.
@@ -29,7 +29,7 @@ class Anchored(Relative):
     names: the anchor of each head.
     """
 
-    lesson = "told where each output's source stands"
+    summary = "told where each output's source stands"
     needs_source_bos = True
     default_score_cap = 1.0
     reach = 3
@@ -38,12 +38,12 @@ class Anchored(Relative):
     gain = 16.0
     slope = 1.0
 
-    def __init__(self, model: ModelSettings, vocabulary: Vocabulary) -> None:
-        super().__init__(model, vocabulary)
+    def __init__(self, settings: ModelSettings, vocabulary: Vocabulary) -> None:
+        super().__init__(settings, vocabulary)
         separators = torch.tensor(vocabulary.separator_ids).long()
         self.register_buffer("separators", separators, persistent=False)
         self.separators: Tensor
-        self.names = [self.anchors[head % len(self.anchors)] for head in range(model.n_heads)]
+        self.names = [self.anchors[head % len(self.anchors)] for head in range(settings.n_heads)]
 
     def values(self, table: Tensor, distance: Tensor) -> Tensor:
         near = distance.clamp(-self.reach, self.reach) + self.reach  # (N,), columns of the table

@@ -7,8 +7,8 @@ A scheme may do any of three things, and inherits from `Positions` what it leave
     bias      adds numbers to the scores, by the distance of each key from each query, which
               self_distances and cross_distances measure
 
-A scheme with a bias derives from `Relative` and says which number a distance is worth. Each scheme
-is a file of this package and an entry in `SCHEMES`; yours may be a file anywhere.
+A scheme with a bias derives from `DistanceBias` and says which number a distance is worth. Each
+scheme is a file of this package and an entry in `SCHEMES`; yours may be a file anywhere.
 """
 
 from dataclasses import dataclass
@@ -46,18 +46,20 @@ class Positions(nn.Module):
     What a config has to know of a scheme stands here too: `toytrans.resolve` asks the class, and
     knows no scheme by its name.
 
-    lesson: what a model is told of places by it, where that is not what the paper's model is told
+    summary: what a model is told of places by it, where that is not what the paper's model is told
     needs_source_bos: whether it counts from BOS, so that sources must start with one
     default_score_cap: `model.score_cap` where the config says nothing
     default_max_positions: `model.max_positions` likewise; None = the scheme has no such number
     takes_random_positions: whether `model.random_positions` may be set
-    needs_fp32: whether its bias loses too much in bf16, in which a fused kernel would add it
+    needs_fp32: whether its bias loses too much in bf16, in which a GPU's fused kernel would add it,
+        so that the slower eager attention is taken there. No scheme of this package sets it; one
+        that counts in fractions of a place does, as in configs/examples/anchors.py.
     bias_weights: F, how many numbers each head of an attention learns for its bias
     bias_deviation: standard deviation of their first values. It is not 0 where nothing else tells
         places apart, so that even a fresh model sees the order of its source.
     """
 
-    lesson = ""
+    summary = ""
     needs_source_bos = False
     default_score_cap = 0.0
     default_max_positions: int | None = None
@@ -66,11 +68,11 @@ class Positions(nn.Module):
     bias_weights = 0
     bias_deviation = 0.0
 
-    def __init__(self, model: ModelSettings, vocabulary: Vocabulary) -> None:
+    def __init__(self, settings: ModelSettings, vocabulary: Vocabulary) -> None:
         super().__init__()
 
     @classmethod
-    def check(cls, model: ModelSettings) -> None:
+    def check(cls, settings: ModelSettings) -> None:
         """Raise BadKey for a model that the scheme does not fit, because of a width, say."""
 
     @classmethod
@@ -126,17 +128,19 @@ class NoPositions(Positions):
     learn to count what it sees (Kazemnejad et al. 2023, The Impact of Positional Encoding on Length
     Generalization in Transformers)."""
 
-    lesson = "given no places; a decoder can count what it sees"
+    summary = "given no places; a decoder can count what it sees"
 
 
-class Relative(Positions):
-    """A bias by the distance d = i - j of query i and key j of one sequence.
+class DistanceBias(Positions):
+    """A bias by the distance of a key from a query.
 
     A subclass gives `values`. They are computed once for each distance, and looked up for each
-    query and key. Sequences may have any length.
+    query and key. In self-attention the distance of query i and key j is d = i - j. A scheme for
+    cross-attention says with `cross_distances` how it measures there. Sequences may have any
+    length.
     """
 
-    lesson = "given how far apart two tokens of a sequence are, in learned steps"
+    summary = "given how far apart two tokens of a sequence are, in learned steps"
 
     def values(self, table: Tensor, distance: Tensor) -> Tensor:
         """What distances (N,) are worth to each head: (H, N).

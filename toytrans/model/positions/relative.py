@@ -7,11 +7,11 @@ import torch
 from torch import Tensor
 
 from toytrans.config.schema import ModelSettings
-from toytrans.model.positions.base import Relative
+from toytrans.model.positions.base import DistanceBias
 from toytrans.tokens import Vocabulary
 
 
-class Clipped(Relative):
+class Clipped(DistanceBias):
     """One number per head and distance, clipped to -16 .. 16.
 
     These are the clipped relative positions of Shaw et al. 2018 (Self-Attention with Relative
@@ -26,19 +26,19 @@ class Clipped(Relative):
         return self.look_up(table, (distance.clamp(-self.reach, self.reach) + self.reach)[None])
 
 
-class Alibi(Relative):
+class Alibi(DistanceBias):
     """-m_h |d| on the scores of head h = 1 .. H, with m_h = 2^(-8h / H) (Press et al. 2022, Train
     Short, Test Long, section 3).
 
     The encoder has it in both directions. Nothing is learned.
     """
 
-    lesson = "given how far apart two tokens of a sequence are, as a penalty"
+    summary = "given how far apart two tokens of a sequence are, as a penalty"
 
-    def __init__(self, model: ModelSettings, vocabulary: Vocabulary) -> None:
-        super().__init__(model, vocabulary)
-        heads = torch.arange(1, model.n_heads + 1)
-        slopes = 2.0 ** (-8.0 * heads / model.n_heads)[:, None]
+    def __init__(self, settings: ModelSettings, vocabulary: Vocabulary) -> None:
+        super().__init__(settings, vocabulary)
+        heads = torch.arange(1, settings.n_heads + 1)
+        slopes = 2.0 ** (-8.0 * heads / settings.n_heads)[:, None]
         self.register_buffer("slopes", slopes, persistent=False)
         self.slopes: Tensor  # (H, 1)
 
@@ -46,7 +46,7 @@ class Alibi(Relative):
         return -self.slopes * distance.abs()
 
 
-class T5Buckets(Relative):
+class T5Buckets(DistanceBias):
     """One number per head and bucket of distances (Raffel et al. 2020, T5, section 2.1).
 
     There are 16 buckets in each direction. The first 8 hold one distance each. The other 8 grow

@@ -20,11 +20,11 @@ class Rotary(Positions):
     of training are new to the model.
     """
 
-    lesson = "given how far apart two tokens of a sequence are, as a rotation"
+    summary = "given how far apart two tokens of a sequence are, as a rotation"
 
     @classmethod
-    def check(cls, model: ModelSettings) -> None:
-        width = model.d_model // model.n_heads
+    def check(cls, settings: ModelSettings) -> None:
+        width = settings.d_model // settings.n_heads
         if width % 2:
             reason = f"rotary rotates pairs: heads of even width, not {width}"
             raise BadKey("model.positions", reason)
