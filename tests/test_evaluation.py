@@ -9,17 +9,13 @@ from torch.nn import functional as F
 
 from toytrans import evaluation
 from toytrans.data.batches import make_batch
-from toytrans.data.open import (
-    Selection,
-    first_of_each,
-    open_dataset,
-    pairs_of_split,
-    trained_lengths,
-)
+from toytrans.data.open import open_dataset
 from toytrans.data.pairs import DataFacts
+from toytrans.data.selection import Selection, pairs_of_split, trained_lengths
 from toytrans.errors import UserError
-from toytrans.evaluation import Scores, Span, evaluate, spans, translate, wilson_interval
+from toytrans.evaluation import evaluate, first_of_each, translate
 from toytrans.model.decoding import search
+from toytrans.scores import LengthGroup, Scores, group_lengths, wilson_interval
 from toytrans.tokens import EOS_ID
 
 A, B, C = 5, 6, 7
@@ -90,7 +86,7 @@ def test_outputs_are_compared_place_by_place():
             [EOS_ID, 0, 0, 0, 0],
         ]
     )
-    columns = evaluation._free(said, expected)
+    columns = evaluation._compare(said, expected)
     found = {name: column.int().tolist() for name, column in columns.items()}
     assert found["right"] == [1, 0, 0, 0, 0, 0, 0, 1]
     assert found["free_tokens"] == [4, 3, 1, 3, 3, 1, 0, 1]
@@ -164,15 +160,22 @@ def test_only_some_pairs_of_each_length_are_decoded():
             assert found[key] == (of_all if key in forced else decoded)[key], key
 
 
-def test_spans_are_few_round_and_on_one_side_of_the_training_lengths():
-    assert spans([3, 5], (1, 9)) == [Span(3, 3, "in_range"), Span(5, 5, "in_range")]
-    found = spans(range(1, 401), (1, 25))
+def test_groups_of_lengths_are_few_round_and_on_one_side_of_the_training_lengths():
+    assert group_lengths([3, 5], (1, 9)) == [
+        LengthGroup(3, 3, "in_range"),
+        LengthGroup(5, 5, "in_range"),
+    ]
+    found = group_lengths(range(1, 401), (1, 25))
     inside, beyond = "in_range", "beyond"
-    assert found[:3] == [Span(1, 20, inside), Span(21, 25, inside), Span(26, 40, beyond)]
-    assert found[-1] == Span(381, 400, beyond) and len(found) == 21
-    parts = [span.part for span in spans([1, 2, 3, 4], (2, 3))]
+    assert found[:3] == [
+        LengthGroup(1, 20, inside),
+        LengthGroup(21, 25, inside),
+        LengthGroup(26, 40, beyond),
+    ]
+    assert found[-1] == LengthGroup(381, 400, beyond) and len(found) == 21
+    parts = [group.part for group in group_lengths([1, 2, 3, 4], (2, 3))]
     assert parts == ["below", "in_range", "in_range", "beyond"]
-    assert len(spans(range(0, 5001, 7), (50, 60))) <= 25
+    assert len(group_lengths(range(0, 5001, 7), (50, 60))) <= 25
 
 
 def test_a_tasks_pairs_are_chosen_by_the_length_of_their_targets():

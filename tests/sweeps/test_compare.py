@@ -17,7 +17,7 @@ from conftest import Command, config_of, tiny_yaml
 from toytrans.cli.results import print_comparison
 from toytrans.config.load import flatten
 from toytrans.config.names import Metric
-from toytrans.evaluation import wilson_interval
+from toytrans.scores import wilson_interval
 from toytrans.sweeps.comparison import Comparison, Member, group, pairs_of
 from toytrans.sweeps.intervals import t_975
 from toytrans.sweeps.measure import OF_RUN, Result, of_lengths

@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch.distributions import Beta, Binomial
 
-from toytrans.evaluation import wilson_interval
+from toytrans.scores import wilson_interval
 from toytrans.sweeps.intervals import Summary, difference_of, seeds_needed, summarise, t_975
 
 CASES, PAIRS = 2000, 200

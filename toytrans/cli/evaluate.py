@@ -30,7 +30,7 @@ from toytrans.files import csv_bytes, json_text
 
 if TYPE_CHECKING:
     from toytrans.data.pairs import Split
-    from toytrans.evaluation import Scores
+    from toytrans.scores import Scores
     from toytrans.sweeps.comparison import Comparison
     from toytrans.sweeps.measure import Measure, Result
     from toytrans.training.run import Run
@@ -133,8 +133,8 @@ def _measured(
     """The scores of a run, below a bar."""
     with Bar(delay=2) as bar:
 
-        def follow(count: int, total: int) -> None:
-            bar.show(bar.done + count / total, str(run.path))
+        def follow(done: int, total: int) -> None:
+            bar.show(done / total, str(run.path))
 
         return run.measure(pairs_of, wanted.selection, wanted.decode, beam, follow)
 

@@ -7,7 +7,7 @@ from toytrans.cli.terminal import output, plain, print_table
 from toytrans.rounding import share
 
 if TYPE_CHECKING:
-    from toytrans.evaluation import Scores, Summary
+    from toytrans.scores import Scores, Summary
     from toytrans.sweeps.comparison import Comparison
 
 Labelled = tuple[str, "Summary"]
@@ -64,7 +64,7 @@ def print_parts(title: str, rows: Sequence[Labelled]) -> None:
 
 def parts_of(data: str, scores: "Scores") -> list[Labelled]:
     """Label and summary below, in and beyond the training lengths, where there are pairs."""
-    from toytrans.evaluation import part_of
+    from toytrans.scores import part_of
 
     rows = []
     for part, summary in scores.parts().items():
@@ -76,14 +76,14 @@ def parts_of(data: str, scores: "Scores") -> list[Labelled]:
 
 def print_scores(title: str, scores: "Scores") -> None:
     """One run: its parts, then each length both ways, then errors."""
-    from toytrans.evaluation import spans
+    from toytrans.scores import group_lengths
 
     split = scores.about["split"]
     parts = parts_of(split, scores)
     print_parts(title, parts if len(parts) == 1 else [*parts, (f"{split}, all", scores.summary())])
     rows: list[Labelled | None] = []
     before = ""
-    for low, high, part in spans(scores.lengths, scores.train_length):
+    for low, high, part in group_lengths(scores.lengths, scores.train_length):
         rows += [None] * (before not in ("", part))
         rows.append((f"{low}-{high}" if low < high else str(low), scores.summary(low, high)))
         before = part

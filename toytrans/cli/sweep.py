@@ -87,7 +87,7 @@ def sweep(
 
 def _numbers(trial: "Trial") -> str:
     """The numbers of a run that has ended."""
-    from toytrans.evaluation import PARTS
+    from toytrans.scores import PARTS
     from toytrans.sweeps.measure import read_results
 
     (measure,) = trial.measures

@@ -24,12 +24,13 @@ from toytrans.data.batches import Batch, evaluation_batches, make_batch
 from toytrans.data.open import open_dataset
 from toytrans.data.pairs import Pairs
 from toytrans.errors import UserError
-from toytrans.evaluation import BATCH_TOKENS, wilson_interval
+from toytrans.evaluation import BATCH_TOKENS
 from toytrans.html import Cell, html_beside, html_table
 from toytrans.inspection.record import Part, capture
 from toytrans.inspection.shown import batch_of_run, translated
 from toytrans.inspection.table import CLOSED
 from toytrans.model.seq2seq import Seq2Seq
+from toytrans.scores import wilson_interval
 from toytrans.tokens import BOS_ID, EOS_ID, FIRST_SYMBOL_ID, PAD_ID
 from toytrans.training.run import Run
 

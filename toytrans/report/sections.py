@@ -14,7 +14,7 @@ from toytrans.checks.result import Report as Checks
 from toytrans.config.hidden_fault import fault_remark
 from toytrans.config.load import flatten
 from toytrans.data.batches import make_batch
-from toytrans.data.open import Selection, pairs_of_split
+from toytrans.data.selection import Selection, pairs_of_split
 from toytrans.doctor.findings import examine
 from toytrans.doctor.record import read_snapshot
 from toytrans.errors import UserError, listed

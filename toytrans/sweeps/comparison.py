@@ -20,12 +20,12 @@ from toytrans.config.hidden_fault import fault_remark
 from toytrans.config.load import flatten
 from toytrans.config.names import Metric
 from toytrans.config.schema import Settings
-from toytrans.data.open import WORDS
+from toytrans.data.selection import SIDE_NAMES
 from toytrans.errors import UserError
-from toytrans.evaluation import PARTS, Span, wilson_interval
 from toytrans.figures import Point, draw_lengths, drawn
 from toytrans.files import read_json
 from toytrans.html import Shown
+from toytrans.scores import PARTS, LengthGroup, wilson_interval
 from toytrans.sweeps.intervals import Summary, difference_of, seeds_needed, summarise
 from toytrans.sweeps.measure import (
     OF_RUN,
@@ -151,9 +151,9 @@ class Group:
         least = 1.0 if metric == "perplexity" else 0.0
         return found if found.low is None else found._replace(low=max(found.low, least))
 
-    def curve(self, metric: Metric = "exact_match") -> dict[Span, Summary]:
+    def curve(self, metric: Metric = "exact_match") -> dict[LengthGroup, Summary]:
         """The summary of each length, or span of lengths, over the runs that have such pairs."""
-        spans = sorted(place for place in places_of([self]) if isinstance(place, Span))
+        spans = sorted(place for place in places_of([self]) if isinstance(place, LengthGroup))
         return {span: found for span in spans if (found := self.summary(span, metric))}
 
 
@@ -287,7 +287,7 @@ class Comparison:
     def _measured(self, part: str) -> str:
         """Which pairs of a part were measured, in words."""
         text = self.about
-        spans = [place for place in places_of(self.groups) if isinstance(place, Span)]
+        spans = [place for place in places_of(self.groups) if isinstance(place, LengthGroup)]
         if ends := [end for of in spans if part in ("all", of.part) for end in of[:2]]:
             low, high = min(ends), max(ends)
             text += f" of lengths {low} to {high}" if low < high else f" of length {low}"
@@ -358,7 +358,7 @@ class Comparison:
                 row.append(f"{mean} {interval}" if more else mean)
             rows.append(row)
         if len(rows) > 1:
-            title = f"{self.measure.label(self.metric)} by {WORDS[self.measure.side]} length"
+            title = f"{self.measure.label(self.metric)} by {SIDE_NAMES[self.measure.side]} length"
             if len(some) < len(spans):
                 title += f" ({len(some)} of {len(spans)} rows; the CSV has all)"
             names = [each.name if each.differs else "mean" for each in self.groups]
@@ -416,7 +416,7 @@ class Comparison:
             if len(lines) > 1 and any(lines.values()):
                 axes.legend(frameon=False, title=self._key)
             says = "dotted: the ends of training; bands: 95% intervals"
-            axes.set_xlabel(f"{WORDS[self.measure.side]} length ({says})")
+            axes.set_xlabel(f"{SIDE_NAMES[self.measure.side]} length ({says})")
             axes.set_ylabel(self.measure.label(self.metric))
             if is_share(self.metric):
                 axes.set_ylim(-0.02, 1.02)
@@ -465,7 +465,7 @@ class Comparison:
         }
 
 
-def _point(span: Span, of: Summary) -> Point:
+def _point(span: LengthGroup, of: Summary) -> Point:
     """The middle of some lengths, their mean and its interval: of one run that of its pairs."""
     low, high = of.low, of.high
     if of.pairs and of.runs == 1:

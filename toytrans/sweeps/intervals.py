@@ -17,7 +17,7 @@ from math import ceil, sqrt
 from statistics import fmean, stdev
 from typing import NamedTuple
 
-from toytrans.evaluation import Z_975, wilson_interval
+from toytrans.scores import Z_975, wilson_interval
 
 Z_80 = 0.8416212335729143
 """The 80% point of the normal distribution."""

@@ -16,13 +16,13 @@ from pydantic import BaseModel, ConfigDict, Field, RootModel, model_validator
 from toytrans import user_code
 from toytrans.config.names import Metric
 from toytrans.config.schema import LONGEST, Config, Positive, Range, Section
-from toytrans.data.open import Selection
 from toytrans.data.pairs import Side, Split
+from toytrans.data.selection import Selection
 from toytrans.errors import UserError
-from toytrans.evaluation import Scores, Span, Summary, spans
 from toytrans.files import disk_errors, read_json, write_json
 from toytrans.model.seq2seq import count_parameters
 from toytrans.rounding import share
+from toytrans.scores import LengthGroup, Scores, Summary, group_lengths
 from toytrans.training.checkpoint import Count
 from toytrans.training.run import Run
 
@@ -30,7 +30,7 @@ EVAL = "eval.json"
 MOST_SPANS = 100
 """Each length has numbers of its own, as long as there are no more than so many."""
 
-Place = str | Span
+Place = str | LengthGroup
 """Pairs that have numbers of their own: some lengths, a part of them (a key of PARTS), or "all".
 Empty = the whole run, whatever is measured."""
 
@@ -155,7 +155,7 @@ class Result(BaseModel):
         """Value and pairs by place and metric of rows."""
         found = dict[tuple[Place, str], tuple[float | None, int]]()
         for part, low, high, metric, value, pairs in self.rows:
-            place = part if low is None or high is None else Span(low, high, part)
+            place = part if low is None or high is None else LengthGroup(low, high, part)
             found[place, metric] = value, pairs or 0
         return found
 
@@ -181,7 +181,7 @@ def result_of(run: Run, scores: Scores, measure: Measure) -> Result:
         ((part, None, None), of) for part, of in ({"all": every} | scores.parts()).items()
     ]
     low, high = measure.lengths or (min(scores.lengths), max(scores.lengths))
-    for *ends, part in spans(range(low, high + 1), scores.train_length, MOST_SPANS):
+    for *ends, part in group_lengths(range(low, high + 1), scores.train_length, MOST_SPANS):
         summaries.append(((part, *ends), scores.summary(*ends)))
     for where, of in summaries:
         for metric, key in KEYS.items():

@@ -28,7 +28,8 @@ from toytrans import __version__
 from toytrans.config.names import Metric
 from toytrans.config.schema import Config, Settings
 from toytrans.data.files import sha256_of
-from toytrans.data.open import check_dataset, open_dataset, pairs_of_split
+from toytrans.data.open import check_dataset, open_dataset
+from toytrans.data.selection import pairs_of_split
 from toytrans.errors import UserError
 from toytrans.files import (
     csv_bytes,

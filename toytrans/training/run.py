@@ -28,12 +28,13 @@ from toytrans.config.hidden_fault import fault_remark
 from toytrans.config.load import load_saved_config, load_settings
 from toytrans.config.schema import Config, Settings
 from toytrans.data.files import MOST_BYTES
-from toytrans.data.open import Selection, pairs_of_files, pairs_of_split, trained_lengths
 from toytrans.data.pairs import MOST_TARGET_GROWTH, DataFacts, Side, Split
+from toytrans.data.selection import Selection, pairs_of_files, pairs_of_split, trained_lengths
 from toytrans.errors import UserError
-from toytrans.evaluation import Scores, evaluate, translate
+from toytrans.evaluation import evaluate, translate
 from toytrans.files import read_whole
 from toytrans.model.seq2seq import Seq2Seq, count_parameters
+from toytrans.scores import Scores
 from toytrans.tokens import Vocabulary
 from toytrans.training.checkpoint import (
     CHECKPOINTS,
