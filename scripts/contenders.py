@@ -271,7 +271,7 @@ def peer_step(spec: Training, config: Settings) -> Step:
         with sdpa_kernel(SDPBackend.MATH) if spec.tuned and in_bf16 else contextlib.nullcontext():
             optimizer.zero_grad()
             with torch.autocast(spec.device, torch.bfloat16, enabled=in_bf16):
-                loss = loss_of(*batch.to(spec.device))
+                loss = loss_of(**batch.to(spec.device).named())
             loss.backward()
             if spec.same or not tutorial:
                 nn.utils.clip_grad_norm_(model.parameters(), 1.0)

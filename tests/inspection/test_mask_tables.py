@@ -85,7 +85,7 @@ def test_tables_are_the_masks_that_the_model_makes_and_each_closed_cell_has_one_
     pad_mask, fault
 ):
     inspected = inspected_of(*LESSON, fault, pad_mask=pad_mask)
-    src, tgt_in, _ = inspected.batch
+    src, tgt_in = inspected.batch.src, inspected.batch.tgt_in
     used = masks_of(inspected.model.masks, src, tgt_in)
     for row in (0, 1):
         shown = (of(inspected, number)[k] for number, k in (("2", row), ("4", 3 * row + 2)))
@@ -125,7 +125,7 @@ def test_pad_queries_have_a_letter_and_wrong_cells_are_told():
 def test_a_pair_of_another_librarys_masks_is_that_pairs(library, pad_mask, fault):
     """Read back in our polarity, the arguments of one attention close what its mask closes."""
     inspected = inspected_of(["5 7 9", "4 6 8 3"], ["9", "3 8"], fault, pad_mask=pad_mask)
-    src, tgt_in, _ = inspected.batch
+    src, tgt_in = inspected.batch.src, inspected.batch.tgt_in
     assert src.shape[1] != tgt_in.shape[1] and not inspected.full_mask("cross")[0].all()
     blocked = {"T"} if library in ("torch-mha", "sockeye") else {"F", "-inf", "-1e9", "-3.4e38"}
     *found, polarity = converted(inspected, library)

@@ -51,7 +51,8 @@ def test_every_matrix_follows_from_those_before_it():
 
 def test_the_last_numbers_are_those_of_the_model():
     vocabulary = vocabulary_of([text.split() for side in walkthrough.PAIRS for text in side])
-    (src, tgt_in, tgt_out), _ = batch_of_sequences(*walkthrough.PAIRS, vocabulary)
+    batch, _ = batch_of_sequences(*walkthrough.PAIRS, vocabulary)
+    src, tgt_in, tgt_out = batch.src, batch.tgt_in, batch.tgt_out
     model = fresh(lambda: Transformer(walkthrough.TINY, vocabulary), 0)
     with torch.no_grad():
         memory, logits = model.encode(src), model(src, tgt_in)

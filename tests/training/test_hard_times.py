@@ -6,6 +6,7 @@ import os
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
+from random import Random
 
 import pytest
 import torch
@@ -15,6 +16,8 @@ from forked import Forked
 from toytrans.config.load import load_config
 from toytrans.data.batches import largest_batch, training_batches
 from toytrans.data.open import open_dataset
+from toytrans.resolve import resolve
+from toytrans.tokens import EOS_ID
 from toytrans.training.checkpoint import load_checkpoint, saved_steps
 from toytrans.training.rehearsal import rehearse
 from toytrans.training.trainer import Trainer
@@ -188,8 +191,38 @@ def test_the_largest_batch_is_that_of_the_longest_source_however_rare():
     assert drawn.max() < 97
 
 
+def test_the_largest_batch_is_wide_enough_for_the_widest_source_beside_the_widest_target():
+    """Targets are sorted by their length, so a source of 30 comes beside a target of 20."""
+    Path("a.tsv").write_text(f"{'1 ' * 5}\t{'2 ' * 20}\n{'1 ' * 30}\t{'2 ' * 19}\n")
+    Path("f.yaml").write_text("data: {files: {train: a.tsv, valid: a.tsv}, batch_tokens: 256}")
+    config = resolve(load_config(Path("f.yaml"), []))
+    dataset = open_dataset(config)
+    batch, _ = next(training_batches(dataset, config))
+    (rows, src_width), tgt_width = batch.src.shape, batch.tgt_in.shape[1]
+    assert (rows, src_width, tgt_width) == (4, 32, 24), "both pairs share a batch"
+    largest = largest_batch(dataset, config)
+    assert (*largest.src.shape, largest.tgt_in.shape[1]) == (4, 32, 24)
+    assert largest.src[:, 30].eq(EOS_ID).all() and largest.tgt_out[:, 20].eq(EOS_ID).all()
+
+
+@pytest.mark.parametrize("batch_tokens", [100, 300, 1000])
+def test_no_batch_of_a_file_is_larger_than_the_largest(batch_tokens):
+    """Lengths of sources and targets have nothing to do with each other."""
+    random = Random(batch_tokens)
+    lengths = [(random.randint(1, 60), random.randint(1, 60)) for _ in range(150)]
+    Path("a.tsv").write_text("".join(f"{'1 ' * s}\t{'2 ' * t}\n" for s, t in lengths))
+    Path("f.yaml").write_text(
+        f"data: {{files: {{train: a.tsv, valid: a.tsv}}, batch_tokens: {batch_tokens}}}"
+    )
+    config = resolve(load_config(Path("f.yaml"), []))
+    dataset = open_dataset(config)
+    batches = [batch for batch, _ in itertools.islice(training_batches(dataset, config), 200)]
+    assert len({scores(batch) for batch in batches}) > 5, "batches of many shapes"
+    assert max(map(scores, batches)) <= scores(largest_batch(dataset, config))
+
+
 def test_the_largest_batch_of_a_file_is_that_of_its_longest_line():
     Path("a.tsv").write_text("1 2\t2 1\n" * 6000 + f"{'1 ' * 300}\t2\n" + "2\t1\n" * 3000)
     Path("f.yaml").write_text("data: {files: {train: a.tsv, valid: a.tsv}, batch_tokens: 256}")
-    config = load_config(Path("f.yaml"), [])
+    config = resolve(load_config(Path("f.yaml"), []))
     assert largest_batch(open_dataset(config), config).src.shape == (1, 320)

@@ -144,7 +144,7 @@ def _legend(maps: "AttentionMaps") -> Iterator[str]:
     if any(len(printable(symbol)) > LONGEST for symbol in symbols):
         yield "~ letters left out"
     yield "below a label its share of the queries, and in brackets the mean weight there"
-    if any(PAD_ID in ids for ids in maps.batch):
+    if any(PAD_ID in ids for ids in maps.batch.named().values()):
         yield "rows of pads are left out"
 
 

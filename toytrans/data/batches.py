@@ -10,10 +10,9 @@ rows, a few of them empty: so few shapes occur, and each new shape costs time on
 All of it happens on the CPU. A batch is copied to the model's device when it is used.
 """
 
-from bisect import bisect_left
 from collections.abc import Generator, Iterator
 from dataclasses import dataclass, replace
-from functools import cache, lru_cache
+from functools import lru_cache
 from itertools import count
 from typing import NamedTuple
 
@@ -32,7 +31,7 @@ from toytrans.tokens import BOS_ID, EOS_ID, PAD_ID
 class Shape(NamedTuple):
     """The padded shape of a batch: B rows, sources (B, S) and targets (B, T), ends included."""
 
-    rows: int
+    n_rows: int
     src_width: int
     tgt_width: int
 
@@ -51,16 +50,13 @@ class Batch:
     src: (B, S), the sources with EOS.
     tgt_in: (B, T), what the decoder reads: BOS and the target.
     tgt_out: (B, T), the labels: the target and EOS.
-    counts: the numbers of real ids in src and in tgt_out, where they were counted already.
+    counts: the numbers of real ids in src and in tgt_out; None = count them when asked.
     """
 
     src: Tensor
     tgt_in: Tensor
     tgt_out: Tensor
     counts: TokenCounts | None = None
-
-    def __iter__(self) -> Iterator[Tensor]:
-        return iter((self.src, self.tgt_in, self.tgt_out))
 
     def named(self) -> dict[str, Tensor]:
         """The three tensors by their names."""
@@ -69,11 +65,12 @@ class Batch:
     def to(self, device: torch.device | str) -> "Batch":
         """The batch on a device. A GPU copies it from pinned memory while the CPU goes on, and
         the tokens are counted before, because to count on a GPU is to wait for it."""
-        src, tgt_in, tgt_out = self
-        if torch.device(device).type == "cuda" and src.device.type == "cpu":
-            src, tgt_in, tgt_out = src.pin_memory(), tgt_in.pin_memory(), tgt_out.pin_memory()
-        src, tgt_in, tgt_out = (ids.to(device, non_blocking=True) for ids in (src, tgt_in, tgt_out))
-        return Batch(src, tgt_in, tgt_out, self.count())
+        pinned = torch.device(device).type == "cuda" and self.src.device.type == "cpu"
+
+        def move(ids: Tensor) -> Tensor:
+            return (ids.pin_memory() if pinned else ids).to(device, non_blocking=True)
+
+        return Batch(move(self.src), move(self.tgt_in), move(self.tgt_out), self.token_counts())
 
     def take(self, rows: Tensor | slice) -> "Batch":
         """Some rows of the batch, in that order."""
@@ -84,27 +81,27 @@ class Batch:
 
     def fit(self, shape: Shape) -> "Batch":
         """The batch in another shape: filled up with PAD, or without columns of PAD alone."""
-        rows, src_width, tgt_width = shape
-        missing = rows - len(self.src)
+        missing = shape.n_rows - len(self.src)
 
         def fit_ids(ids: Tensor, width: int) -> Tensor:
             return pad(ids, (0, width - ids.shape[1], 0, missing), value=PAD_ID)
 
         return Batch(
-            fit_ids(self.src, src_width),
-            fit_ids(self.tgt_in, tgt_width),
-            fit_ids(self.tgt_out, tgt_width),
+            fit_ids(self.src, shape.src_width),
+            fit_ids(self.tgt_in, shape.tgt_width),
+            fit_ids(self.tgt_out, shape.tgt_width),
         )
 
     def shard(self, rank: int, size: int) -> "Batch":
         """The rows of the process `rank` of `size`. All shards have the same shape, so the last
         ones may hold rows of PAD alone."""
-        rows = -(-len(self.src) // size)
-        filled = self.fit(Shape(rows * size, self.src.shape[1], self.tgt_out.shape[1]))
-        return filled.take(slice(rank * rows, (rank + 1) * rows))
+        n_rows = -(-len(self.src) // size)
+        filled = self.fit(Shape(n_rows * size, self.src.shape[1], self.tgt_out.shape[1]))
+        return filled.take(slice(rank * n_rows, (rank + 1) * n_rows))
 
-    def count(self) -> TokenCounts:
-        """The numbers of real tokens. A batch for training has them from the start."""
+    def token_counts(self) -> TokenCounts:
+        """The numbers of real tokens. The batches of `training_batches` know them already; others
+        count each time."""
         if self.counts is not None:
             return self.counts
         return TokenCounts(int((self.src != PAD_ID).sum()), int((self.tgt_out != PAD_ID).sum()))
@@ -112,16 +109,16 @@ class Batch:
     @property
     def target_tokens(self) -> int:
         """Real target tokens, EOS included."""
-        return self.count().tgt
+        return self.token_counts().tgt
 
     @property
     def real_tokens(self) -> int:
         """Real tokens of source and target."""
-        return sum(self.count())
+        return sum(self.token_counts())
 
     @property
     def padded_tokens(self) -> int:
-        """rows x (S + T)."""
+        """B (S + T), the tokens that the model computes."""
         return self.src.numel() + self.tgt_out.numel()
 
 
@@ -132,7 +129,8 @@ def make_batch(pairs: Pairs, source_bos: bool, shape: Shape | None = None) -> Ba
     shape: of the batch; None = no larger than the longest pair needs.
     """
     src = with_ends(pairs.src, pairs.src_length, bos=source_bos, eos=True)
-    batch = Batch(src, *shift_target(pairs.tgt, pairs.tgt_length))
+    tgt_in, tgt_out = shift_target(pairs.tgt, pairs.tgt_length)
+    batch = Batch(src, tgt_in, tgt_out)
     return batch if shape is None else batch.fit(shape)
 
 
@@ -160,14 +158,14 @@ def with_ends(ids: Tensor, length: Tensor, *, bos: bool, eos: bool) -> Tensor:
 class BatchPlan(NamedTuple):
     """The pairs of a batch by their indices, (N,) with N <= B, and the batch's shape."""
 
-    pairs: Tensor
+    pair_indices: Tensor
     shape: Shape
 
 
 class Cut(NamedTuple):
     """The number of pairs that the next batch takes from a sorted pool, and the batch's shape."""
 
-    pairs: int
+    n_pairs: int
     shape: Shape
 
 
@@ -184,6 +182,7 @@ def plan_batches(
 ) -> list[BatchPlan]:
     """Sort pairs from long to short and cut them into batches of at most `batch_tokens`.
 
+    A batch has at least one row, so a single pair may be larger than that.
     even_rows: fill all batches about equally. Otherwise each is filled up in turn, and the last
         one may be small, so that its few tokens would weigh as much as all of another batch.
     longest: the greatest width of a batch, say the size of a position table.
@@ -192,18 +191,10 @@ def plan_batches(
     by_target_then_source = tgt_width * (int(src_width.max()) + 1) + src_width
     order = by_target_then_source.argsort(descending=True, stable=True)
     src_widths, tgt_widths = src_width[order].tolist(), tgt_width[order].tolist()
-
-    @cache
-    def cuts_at(filled: float) -> list[Cut]:
-        return _cut(src_widths, tgt_widths, batch_tokens, filled)
-
-    cuts = cuts_at(1.0)
-    if even_rows:  # the emptiest rows that need no more batches than full ones do
-        fewest = len(cuts)
-        k = bisect_left(FILLED, True, key=lambda filled: len(cuts_at(filled)) <= fewest)
-        cuts = cuts_at(FILLED[k]) if k < len(FILLED) else cuts
-    members = order.split([cut.pairs for cut in cuts])
-    return [BatchPlan(rows, cut.shape) for rows, cut in zip(members, cuts, strict=True)]
+    cut = _cut_evenly if even_rows else _cut
+    cuts = cut(src_widths, tgt_widths, batch_tokens)
+    members = order.split([n_pairs for n_pairs, _ in cuts])
+    return [BatchPlan(indices, shape) for indices, (_, shape) in zip(members, cuts, strict=True)]
 
 
 def _padded_widths(pairs: Pairs, source_bos: bool, longest: int | None) -> tuple[Tensor, Tensor]:
@@ -215,20 +206,42 @@ def _padded_widths(pairs: Pairs, source_bos: bool, longest: int | None) -> tuple
     return widths[src], widths[tgt]
 
 
+def _cut_evenly(src_widths: list[int], tgt_widths: list[int], batch_tokens: int) -> list[Cut]:
+    """Cut sorted pairs into as few batches as full ones would be, all of them about equally full.
+
+    The least share of FILLED that needs no more batches is found by halving.
+    """
+    cuts = _cut(src_widths, tgt_widths, batch_tokens)
+    fewest = len(cuts)
+    low, high = 0, len(FILLED)  # FILLED[high:] is enough, and FILLED[:low] is not
+    while low < high:
+        middle = (low + high) // 2
+        tried = _cut(src_widths, tgt_widths, batch_tokens, FILLED[middle])
+        if len(tried) <= fewest:
+            cuts, high = tried, middle
+        else:
+            low = middle + 1
+    return cuts
+
+
 def _cut(
-    src_widths: list[int], tgt_widths: list[int], batch_tokens: int, filled: float
+    src_widths: list[int], tgt_widths: list[int], batch_tokens: int, filled: float = 1.0
 ) -> list[Cut]:
-    """Cut sorted pairs into batches. filled: the share of each batch's rows that hold a pair."""
+    """Cut sorted pairs into batches.
+
+    The first pair of a batch has its widest target, but a later one may have a wider source.
+    filled: the share of each batch's rows that hold a pair.
+    """
     cuts: list[Cut] = []
     start = 0
     while start < len(src_widths):
         tgt_width = tgt_widths[start]
-        rows = rows_within(batch_tokens, src_widths[start] + tgt_width)
-        src_width = max(src_widths[start : start + rows])  # of all that may come along
-        rows = rows_within(batch_tokens, src_width + tgt_width)
-        pairs = min(max(1, int(rows * filled)), len(src_widths) - start)
-        cuts.append(Cut(pairs, Shape(rows, src_width, tgt_width)))
-        start += pairs
+        most_rows = rows_within(batch_tokens, src_widths[start] + tgt_width)
+        src_width = max(src_widths[start : start + most_rows])  # of all that may come along
+        n_rows = rows_within(batch_tokens, src_width + tgt_width)
+        n_pairs = min(max(1, int(n_rows * filled)), len(src_widths) - start)
+        cuts.append(Cut(n_pairs, Shape(n_rows, src_width, tgt_width)))
+        start += n_pairs
     return cuts
 
 
@@ -254,27 +267,27 @@ class DealtBatch(NamedTuple):
 
 
 def training_batches(
-    dataset: Dataset, config: Settings, pairs_used: int = 0
+    dataset: Dataset, settings: Settings, pairs_used: int = 0
 ) -> Generator[DealtBatch]:
     """Endless training batches on the CPU.
 
     pairs_used: where to start: 0, or the number that came with a batch; the batches that follow
         are then those that would have followed it.
     """
-    seed, source_bos = config.data_seed, config.source_bos
-    batch_tokens, longest = config.data.batch_tokens, config.model.max_length
+    seed, source_bos = settings.data_seed, settings.source_bos
+    batch_tokens, longest = settings.data.batch_tokens, settings.model.max_length
     size = _pool_size(dataset, batch_tokens)
     for pool in count(pairs_used // size):
         pairs = dataset.pairs("train", _stream(dataset, seed, pool * size, size))
         plans = plan_batches(pairs, batch_tokens, source_bos, longest=longest)
-        rows = make_batch(pairs, source_bos)
+        pool_rows = make_batch(pairs, source_bos)
         used = pool * size
         for number in permutation(len(plans), seed, Use.POOL, pool).tolist():
             plan = plans[number]
-            used += len(plan.pairs)
+            used += len(plan.pair_indices)
             if used > pairs_used:
-                batch = rows.take(plan.pairs).fit(plan.shape)
-                yield DealtBatch(replace(batch, counts=batch.count()), used)
+                batch = pool_rows.take(plan.pair_indices).fit(plan.shape)
+                yield DealtBatch(replace(batch, counts=batch.token_counts()), used)
 
 
 def _pool_size(dataset: Dataset, batch_tokens: int) -> int:
@@ -304,24 +317,38 @@ def _epoch(size: int, seed: int, epoch: int) -> Tensor:
     return permutation(size, seed, Use.EPOCH, epoch)
 
 
-def largest_batch(dataset: Dataset, config: Settings) -> Batch:
-    """The training batch that can need the most memory, filled with one pair over and over.
+def largest_batch(dataset: Dataset, settings: Settings) -> Batch:
+    """A batch that needs at least as much memory as any batch of training.
 
-    A batch has the shape of the pair that it begins with, so each length that can occur is asked
-    for its shape. Memory is taken to grow with the scores of attention, rows x (S + T)^2.
+    A batch is as wide as its widest source and its widest target, which may be of different pairs;
+    every such shape is asked for. Its rows hold that source and that target over and over. Memory
+    is taken to grow with the scores of attention, B (S + T)^2. All of it holds for the pairs of
+    `Dataset.pairs_of_every_length`: those of a file are all, but a task may once draw a source
+    with a longer target than any of them has.
     """
-    pairs, budget = dataset.pairs_of_every_length(), config.data.batch_tokens
-    src_width, tgt_width = _padded_widths(pairs, config.source_bos, config.model.max_length)
-    width = src_width + tgt_width
+    pairs, budget = dataset.pairs_of_every_length(), settings.data.batch_tokens
+    source_bos, longest = settings.source_bos, settings.model.max_length
+    src_widths, tgt_widths = _padded_widths(pairs, source_bos, longest)
 
-    def scores(width: int) -> int:
-        return rows_within(budget, width) * width**2
+    def scores(shape: Shape) -> int:
+        return shape.n_rows * (shape.src_width + shape.tgt_width) ** 2
 
-    largest = max(width.unique().tolist(), key=scores)
-    first = int((width == largest).int().argmax())
-    rows = rows_within(budget, largest)
-    shape = Shape(rows, int(src_width[first]), int(tgt_width[first]))
-    return make_batch(pairs.take(torch.full((rows,), first)), config.source_bos, shape)
+    largest = max(_possible_shapes(src_widths, tgt_widths, budget), key=scores)
+    src = pairs.take((src_widths == largest.src_width).nonzero()[:1, 0])
+    tgt = pairs.take((tgt_widths == largest.tgt_width).nonzero()[:1, 0])
+    widest = Pairs(src.src, src.src_length, tgt.tgt, tgt.tgt_length)
+    rows = widest.take(torch.zeros(largest.n_rows, dtype=torch.long))
+    return make_batch(rows, source_bos, largest)
+
+
+def _possible_shapes(src_widths: Tensor, tgt_widths: Tensor, batch_tokens: int) -> Iterator[Shape]:
+    """The shapes that batches of pairs of these widths (N,) can have. The pair that a batch begins
+    with has its widest target, and another one may have its widest source."""
+    for tgt_width in tgt_widths.unique().tolist():
+        least = int(src_widths[tgt_widths == tgt_width].min())
+        for src_width in src_widths[tgt_widths <= tgt_width].unique().tolist():
+            if src_width >= least:
+                yield Shape(rows_within(batch_tokens, src_width + tgt_width), src_width, tgt_width)
 
 
 # Evaluation -----------------------------------------------------------------------------------
@@ -342,7 +369,7 @@ def evaluation_batches(
         return
     for plan in plan_batches(pairs, batch_tokens, source_bos, even_rows=False, longest=longest):
         _, src_width, tgt_width = plan.shape
-        most = max(1, MOST_SCORES // (heads * max(src_width, tgt_width) ** 2))
-        for rows in plan.pairs.split(most):
-            shape = Shape(len(rows), src_width, tgt_width)
-            yield make_batch(pairs.take(rows), source_bos, shape), rows
+        most_rows = max(1, MOST_SCORES // (heads * max(src_width, tgt_width) ** 2))
+        for indices in plan.pair_indices.split(most_rows):
+            shape = Shape(len(indices), src_width, tgt_width)
+            yield make_batch(pairs.take(indices), source_bos, shape), indices

@@ -279,7 +279,7 @@ def projections() -> list[Table]:
 def decoding(inspected: InspectedBatch, row: int) -> list[Table]:
     """Logits of one parallel pass with the causal mask, and of decoding token by token, in fp64."""
     model = copy.deepcopy(inspected.model).double()
-    src, tgt_in, _ = inspected.batch
+    src, tgt_in = inspected.batch.src, inspected.batch.tgt_in
     real = padding_mask(tgt_in)
     with torch.no_grad():
         parallel = model(src, tgt_in)

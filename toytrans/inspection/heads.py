@@ -130,10 +130,11 @@ class HeadReport:
 
 def axes(part: Part, batch: Batch) -> tuple[Tensor, Tensor]:
     """Ids of a part's queries (B, Tq) and keys (B, Tk). Cross queries are what they predict."""
-    src, tgt_in, tgt_out = batch
     if part == "encoder":
-        return src, src
-    return (tgt_in, tgt_in) if part == "decoder" else (tgt_out, src)
+        return batch.src, batch.src
+    if part == "decoder":
+        return batch.tgt_in, batch.tgt_in
+    return batch.tgt_out, batch.src
 
 
 def attend(model: Seq2Seq, batch: Batch, choice: Choice = ALL) -> list[Head]:

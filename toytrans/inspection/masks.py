@@ -75,8 +75,8 @@ def tables(inspected: InspectedBatch) -> Iterator[Table]:
 
 def notes_of_batch(inspected: InspectedBatch) -> tuple[str, str]:
     """Whether the targets are shifted, and which ids the masks are made from."""
-    _, tgt_in, tgt_out = inspected.batch
-    following, labels = tgt_in[:, 1:], tgt_out[:, :-1]
+    batch = inspected.batch
+    following, labels = batch.tgt_in[:, 1:], batch.tgt_out[:, :-1]
     shift = "tgt_out is NOT tgt_in shifted by one place: a fault is in it."
     if torch.equal(following, labels.where(padding_mask(following), PAD_ID)):
         shift = "tgt_out is tgt_in shifted by one place: after reading tgt_in up to a place, the "
@@ -152,7 +152,7 @@ def decoder_self(inspected: InspectedBatch, row: int) -> Iterator[Table]:
 def cross(inspected: InspectedBatch, row: int) -> Table:
     """Table 5: target places down, source places across. Only source pads are masked."""
     full = inspected.full_mask("cross")
-    src, tgt_in, _ = inspected.batch
+    src, tgt_in = inspected.batch.src, inspected.batch.tgt_in
     if torch.equal(full, padding_mask(src)[:, None].expand_as(full)):
         note = "Only source pads are masked, for every query alike. The loss ignores target pads."
     elif torch.equal(full, MaskMaker("keys_and_queries").cross(src, tgt_in)[:, 0]):

@@ -94,12 +94,12 @@ class InspectedBatch:
     @property
     def most_padded(self) -> int:
         """The index of the pair with the most pads, in src and tgt_in together."""
-        src, tgt_in, _ = self.batch
+        src, tgt_in = self.batch.src, self.batch.tgt_in
         return int(((src == PAD_ID).sum(1) + (tgt_in == PAD_ID).sum(1)).argmax())
 
     def ids(self, name: str) -> tuple[Tensor, Tensor]:
         """Ids of an attention's queries (B, Tq) and keys (B, Tk)."""
-        src, tgt_in, _ = self.batch
+        src, tgt_in = self.batch.src, self.batch.tgt_in
         return (
             src if name == "encoder_self" else tgt_in,
             tgt_in if name == "decoder_self" else src,

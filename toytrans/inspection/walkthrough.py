@@ -190,8 +190,8 @@ def _cross(inspected: InspectedBatch, row: int) -> Iterator[Table]:
     yield replace(mask_tables.cross(inspected, row), number="11", name="Mask: source pads")
     right = inspected.full_mask("cross")[row]  # (T, S)
     larger = torch.ones_like(right)
-    src, tgt_in, _ = inspected.batch
-    larger[:, min(int(padding_mask(ids[row]).sum()) for ids in (src, tgt_in)) :] = False
+    both = inspected.batch.src, inspected.batch.tgt_in
+    larger[:, min(int(padding_mask(ids[row]).sum()) for ids in both) :] = False
     triangle = "the triangle on cross scores. The whole source is known before decoding starts"
     pads = "the larger of both pads. Pads of the target are queries here, not keys"
     for name, extra, trap in (

@@ -93,15 +93,16 @@ class Recorder:
 
     def _replay(self, shape: Shape, batch: Batch) -> tuple[Tensor, Tensor]:
         fixed, replay = self.graphs[shape]
-        for kept, ids in zip(fixed, batch.to(self.device), strict=True):
-            kept.copy_(ids)
+        kept = fixed.named()
+        for name, ids in batch.to(self.device).named().items():
+            kept[name].copy_(ids)
         replay()
         return self.loss, self.norm
 
     def _record(self, step: Step, batch: Batch) -> tuple[Batch, Work]:
         """The batch that a graph reads, and what replays it."""
-        src, tgt_in, tgt_out = (ids.to(self.device, copy=True) for ids in batch)
-        fixed = Batch(src, tgt_in, tgt_out, batch.count())  # a graph cannot count
+        ids = {name: ids.to(self.device, copy=True) for name, ids in batch.named().items()}
+        fixed = Batch(**ids, counts=batch.token_counts())  # a graph cannot count
 
         def work() -> None:
             loss, norm = step([fixed], self.tokens, self.lr)

@@ -195,10 +195,10 @@ class Trainer:
         total = torch.zeros((), device=self.device)
         smoothing = self.settings.train.label_smoothing
         for part in parts:
-            src, tgt_in, tgt_out = rows_of(part).to(self.device)  # (B, S), (B, T), (B, T)
+            batch = rows_of(part).to(self.device)
             with torch.autocast(self.device.type, torch.bfloat16, enabled=self.precision == "bf16"):
-                logits = self.model(src, tgt_in)  # (B, T, V)
-            loss = self.objective.loss(logits, tgt_out, smoothing)
+                logits = self.model(batch.src, batch.tgt_in)  # (B, T, V)
+            loss = self.objective.loss(logits, batch.tgt_out, smoothing)
             (loss / tokens).backward()
             total = total + loss.detach()
         sum_over_processes(total, self.model.parameters())

@@ -36,8 +36,8 @@ def of_model(model: Seq2Seq, config: Settings, vocabulary: Vocabulary, name: str
     def batch(pairs: Symbols) -> tuple[Tensor, Tensor, Tensor]:
         sources, targets = [s for s, _ in pairs], [t for _, t in pairs]
         plain = make_batch(Pairs(*pad_rows(sources), *pad_rows(targets)), config.source_bos)
-        src, tgt_in, tgt_out = objective.prepare(plain)
-        return src, tgt_in, tgt_out
+        learned_from = objective.prepare(plain)
+        return learned_from.src, learned_from.tgt_in, learned_from.tgt_out
 
     def loss(logits: Tensor, tgt_out: Tensor) -> Tensor:
         return objective.mean(logits, Batch(tgt_out, tgt_out, tgt_out))
