@@ -72,12 +72,13 @@ class Batch:
 
         return Batch(move(self.src), move(self.tgt_in), move(self.tgt_out), self.token_counts())
 
-    def take(self, rows: Tensor | slice) -> "Batch":
-        """Some rows of the batch, in that order."""
-        if isinstance(rows, slice):
-            return Batch(self.src[rows], self.tgt_in[rows], self.tgt_out[rows])
-        src, tgt_in, tgt_out = (ids.index_select(0, rows) for ids in self)  # quicker than brackets
-        return Batch(src, tgt_in, tgt_out)
+    def take(self, rows: Tensor) -> "Batch":
+        """The rows of the batch at some indices (N,), in that order."""
+
+        def pick(ids: Tensor) -> Tensor:
+            return ids.index_select(0, rows)  # four times as quick as ids[rows]
+
+        return Batch(pick(self.src), pick(self.tgt_in), pick(self.tgt_out))
 
     def fit(self, shape: Shape) -> "Batch":
         """The batch in another shape: filled up with PAD, or without columns of PAD alone."""
@@ -97,7 +98,7 @@ class Batch:
         ones may hold rows of PAD alone."""
         n_rows = -(-len(self.src) // size)
         filled = self.fit(Shape(n_rows * size, self.src.shape[1], self.tgt_out.shape[1]))
-        return filled.take(slice(rank * n_rows, (rank + 1) * n_rows))
+        return filled.take(torch.arange(rank * n_rows, (rank + 1) * n_rows))
 
     def token_counts(self) -> TokenCounts:
         """The numbers of real tokens. The batches of `training_batches` know them already; others

@@ -338,7 +338,7 @@ def maps_of(
     else:
         src = make_batch(few(valid), run.config.source_bos).src
         batch = translated(run.model, src, run.facts.target_growth)
-    batch = batch.take(slice(most))
+    batch = batch.take(torch.arange(len(batch.src))[:most])
     heads = attend(run.model, batch, choice)
     longest = run.model.settings.max_length
     batches = evaluation_batches(valid, BATCH_TOKENS, run.config.source_bos, longest)
