@@ -98,8 +98,8 @@ class Dataset(Protocol):
         """The pairs at some indices (N,) of a split."""
 
     def pairs_of_every_length(self) -> Pairs:
-        """Training pairs among which are the longest that can occur: all pairs of a file, or some
-        of every length of a task."""
+        """Training pairs among which are the longest that can occur: all pairs of a file, or for a
+        task, some of each of at most 256 lengths, the shortest and the longest among them."""
 
 
 def real_places(length: Tensor, width: int) -> Tensor:

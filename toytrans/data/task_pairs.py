@@ -88,7 +88,7 @@ def _looked_up(numbers: Tensor, shares: Tensor) -> Tensor:
 
 
 def power(symbols: int, length: int) -> int:
-    """symbols^length, as far as LONG_ENOUGH."""
+    """symbols^length, where a length above LONG_ENOUGH counts as LONG_ENOUGH."""
     return int(symbols ** min(length, LONG_ENOUGH))
 
 
@@ -109,7 +109,8 @@ class Task:
     vocabulary(symbols, seed) -> the names of symbols.
     draw_shape(keys, span) -> what fixes a source's length, (N, k), k = 1 for the length alone.
     sources(keys, shape, symbols) -> Sequences.
-    count(symbols, length) -> how many sources of a length there are, as far as LONG_ENOUGH.
+    count(symbols, length) -> how many sources of a length there are. Lengths above LONG_ENOUGH may
+        be counted as LONG_ENOUGH, since only whether FEWEST_SOURCES are reached is asked.
     growth, extra: a source of n symbols has at most growth n + extra target symbols.
     shortest: symbols of the shortest source.
     symbols: how many a config has that does not say it.
@@ -165,7 +166,8 @@ class TaskPairs:
 
         span: lengths of their sources; None = those of the split.
         """
-        return self._pairs_of(*self.sources(split, indices, span))
+        src, length = self.sources(split, indices, span)
+        return self._pairs_of(src, length)
 
     def pairs_of_every_length(self) -> Pairs:
         low, high = self.facts.train_length
@@ -174,7 +176,8 @@ class TaskPairs:
         of_one_length = torch.arange(TRIED_PAIRS // len(lengths))
         keys = row_keys(of_one_length, self.seed, SPLITS.index("train"))
         shapes = torch.cat([self.task.draw_shape(keys, (n, n)) for n in lengths])
-        return self._pairs_of(*self._draw(keys.repeat(len(lengths)), shapes, "train"))
+        src, length = self._draw(keys.repeat(len(lengths)), shapes, "train")
+        return self._pairs_of(src, length)
 
     def sources(self, split: Split, indices: Tensor, span: Span | None = None) -> Sequences:
         """The sources at some indices (N,) of a split, in symbols of the task; span as above."""
@@ -186,8 +189,8 @@ class TaskPairs:
         pairs = self.pairs("train", torch.arange(4 * count))
         pairs = pairs.take((pairs.src_length - 6).abs().argsort(stable=True)[:count])
         decode = self.facts.vocabulary.decode
-        sides = pairs.src.tolist(), pairs.tgt.tolist()
-        return [(decode(src), decode(tgt)) for src, tgt in zip(*sides, strict=True)]
+        rows = zip(pairs.src.tolist(), pairs.tgt.tolist(), strict=True)
+        return [(decode(src), decode(tgt)) for src, tgt in rows]
 
     def _pairs_of(self, src: Tensor, src_length: Tensor) -> Pairs:
         """Sources (N, S) in symbols of the task -> pairs in ids."""
@@ -230,8 +233,8 @@ class TaskPairs:
         return mine | shared[length]
 
     def count(self, length: int) -> int:
-        """How many sources of a length there are, as far as LONG_ENOUGH. Each is counted once: a
-        task of the user's may have to draw many for it."""
+        """How many sources of a length there are, as `Task.count` says. Each length is counted
+        once, because a task of the user's may have to draw many sources for it."""
         if length not in self._counts:
             self._counts[length] = self.task.count(self.symbols, length)
         return self._counts[length]

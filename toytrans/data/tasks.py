@@ -42,6 +42,10 @@ def shift(src: Tensor, length: Tensor, symbols: int, seed: int) -> Sequences:
     return src + symbols, length
 
 
+def shift_names(symbols: int, seed: int) -> Vocabulary:
+    return number_names(2 * symbols, seed)
+
+
 def sort(src: Tensor, length: Tensor, symbols: int, seed: int) -> Sequences:
     last = src.masked_fill(~real_places(length, src.shape[1]), symbols)
     return last.sort(1).values, length
@@ -74,14 +78,19 @@ def arithmetic(
     sign: str, result: str, targets: Callable[[Tensor, Tensor, int, int], Sequences]
 ) -> Task:
     """The task whose sources have this sign, which separates, and whose targets are this result."""
+
+    def names(base: int, seed: int) -> Vocabulary:
+        digits = [str(digit) for digit in range(base)]
+        return Vocabulary((*digits, sign), separators=(sign,))
+
     return Task(
         f"Two numbers and a {sign} between them become their {result}; the least significant digit "
         "comes first, in base data.symbols.",
         targets,
-        lambda base, seed: Vocabulary((*map(str, range(base)), sign), separators=(sign,)),
-        operand_lengths,
-        expressions,
-        count_expressions,
+        vocabulary=names,
+        draw_shape=operand_lengths,
+        sources=expressions,
+        count=count_expressions,
         shortest=3,
         fewest_symbols=2,
     )
@@ -308,7 +317,7 @@ TASKS: dict[str, Task] = {
     "shift": Task(
         "Every symbol k becomes symbol k + n, n being data.symbols.",
         shift,
-        lambda symbols, seed: number_names(2 * symbols, seed),
+        vocabulary=shift_names,
     ),
     "sort": Task("The source's symbols in ascending order, repeats kept.", sort),
     "duplicate": Task("The source twice.", duplicate, growth=2),
@@ -328,10 +337,10 @@ TASKS: dict[str, Task] = {
         "A stack from bottom to top, then what is done to it: POP, or PUSH and a symbol; the "
         "target is what is left, from the top.",
         final_stacks,
-        stack_names,
-        stack_heights,
-        stack_sources,
-        count_stacks,
+        vocabulary=stack_names,
+        draw_shape=stack_heights,
+        sources=stack_sources,
+        count=count_stacks,
         symbols=2,
         fewest_symbols=2,
     ),
@@ -339,7 +348,7 @@ TASKS: dict[str, Task] = {
         "A made-up language pair: each word becomes one or two words of the target language, and "
         f"the two neighbours of a {SWAP} change places.",
         translate,
-        lexicon_names,
+        vocabulary=lexicon_names,
         sources=sentences,
         growth=2,
     ),
