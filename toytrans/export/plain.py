@@ -180,7 +180,9 @@ class PlainTransformer(nn.Module):
             begins = torch.tensor(T5_BEGINS, device=distance.device)
             bucket = far.clamp(max=8) + (far[..., None] >= begins).sum(-1)
             return table[heads, bucket + 16 * (distance < 0)]
-        return 16 * table[heads, distance.clamp(-3, 3) + 3] - far
+        if scheme == "anchored":
+            return 16 * table[heads, distance.clamp(-3, 3) + 3] - far
+        raise ValueError(f"positions {scheme}: `bias` has no formula for it")
 
 
 GELU = {"gelu": "none", "gelu_tanh": "tanh"}
