@@ -8,11 +8,13 @@ itself what it needs. Code of the user's that the config names is loaded for tha
 trusted before.
 """
 
-from collections.abc import Mapping
+import contextlib
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 from toytrans.config.schedules import check_schedule_name
 from toytrans.config.schema import (
+    LONGEST,
     Config,
     DataConfig,
     DataSettings,
@@ -36,15 +38,22 @@ has room for them."""
 
 def resolve(config: Config) -> Settings:
     """The complete settings of a config. Raises UserError with the place of the key."""
-    try:
+    with naming_origins(config):
         model = resolve_model(config.model)
         data = _data(config.data, model)
         train = _train(config.train)
+    rest = {"seed": config.seed, "device": config.device, "fault": config.fault}
+    return Settings.model_validate(rest | {"data": data, "model": model, "train": train})
+
+
+@contextlib.contextmanager
+def naming_origins(config: Config) -> Iterator[None]:
+    """Add to a key that is refused in the block where it was written: file and line, or option."""
+    try:
+        yield
     except BadKey as error:
         origin = config.origins.of(error.key)
         raise UserError(f"{origin}: {error}" if origin else str(error)) from None
-    rest = {"seed": config.seed, "device": config.device, "fault": config.fault}
-    return Settings.model_validate(rest | {"data": data, "model": model, "train": train})
 
 
 # model ---------------------------------------------------------------------------------------
@@ -108,7 +117,9 @@ def _data(data: DataConfig, model: ModelSettings) -> DataSettings:
         raise BadKey("data.symbols", f"{data.task} needs at least {task.fewest_symbols}")
     low, high = data.train_length or (1, 20)
     room = longest_source(task, model)
-    farther = high + BEYOND if room is None else max(high, min(high + BEYOND, room))
+    farther = min(high + BEYOND, LONGEST)
+    if room is not None:
+        farther = max(high, min(farther, room))
     defaults = {
         "symbols": task.symbols,
         "train_length": (low, high),

@@ -450,3 +450,10 @@ def test_what_is_no_hidden_fault_is_no_fault(tmp_path):
     hidden = hide("no_norm")
     for text in (hidden[:-1], f"{hidden}a", "hidden-", "hidden-é", hidden.upper()):
         refused_with(("fault: ", text), tmp_path, PLAIN, f"fault={text}")
+
+
+def test_the_longest_training_sources_leave_none_beyond_them():
+    """Test sources are five symbols longer by default, as far as a length may go."""
+    assert config_of(data={"train_length": [2, 65_536]}).data.test_length == (2, 65_536)
+    assert config_of(data={"train_length": [2, 65_533]}).data.test_length == (2, 65_536)
+    assert config_of(data={"train_length": [2, 9]}).data.test_length == (2, 14)

@@ -9,7 +9,7 @@ import torch
 from conftest import trainer_of
 from torch.nn import functional as F
 
-from toytrans.config.schedules import learning_rate
+from toytrans.config.schedules import first_difference, learning_rate
 from toytrans.config.schema import TrainConfig
 from toytrans.data.batches import training_batches
 from toytrans.model.transformer import Transformer
@@ -197,3 +197,10 @@ def test_data_follow_data_seed_and_weights_follow_seed(task, tmp_path):
     other = drawn("other data", seed=3, data={"seed": 9})
     assert other[0] != batches and other[1] == weights
     assert task == "copy" or other[2] != facts, "its dictionary"
+
+
+def test_the_first_other_rate_of_a_long_training_is_found_to_the_step():
+    """Both warm up alike for 100 steps; the linear decay of each is longer than the one before."""
+    short, long = (TrainConfig(max_steps=n, warmup_steps=100) for n in (20_000, 100_000))
+    assert first_difference(short, long, 1) == 101
+    assert first_difference(short, short, 1) is None

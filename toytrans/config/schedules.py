@@ -64,9 +64,14 @@ def first_difference(before: TrainConfig, now: TrainConfig, step: int) -> int | 
     None if there is none. Of a long training some thousand steps are compared."""
     stride = max(1, (now.max_steps - step) // 4096)
     for each in range(step, now.max_steps + 1, stride):
-        if learning_rate(each, now) != learning_rate(each, before):
-            return each
+        if _differ(each, before, now):
+            between = range(max(step, each - stride + 1), each + 1)
+            return next(k for k in between if _differ(k, before, now))
     return None
+
+
+def _differ(step: int, before: TrainConfig, now: TrainConfig) -> bool:
+    return learning_rate(step, now) != learning_rate(step, before)
 
 
 def _done(step: int, warmup_steps: int, max_steps: int) -> float:

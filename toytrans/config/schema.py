@@ -278,7 +278,8 @@ class ModelConfig(Section):
         encoder, decoder = attention + feed_forward, 2 * attention + feed_forward
         if not self.share_layers:
             encoder, decoder = encoder * self.n_encoder_layers, decoder * self.n_decoder_layers
-        ids = vocabulary * (1 if self.tie_embeddings else 3) + (self.max_positions or 0)
+        table = 0 if self.random_positions else self.max_positions or 0
+        ids = vocabulary * (1 if self.tie_embeddings else 3) + table
         size = ids * self.d_model + encoder + decoder
         if size > MOST_PARAMETERS:
             raise UserError(
@@ -376,6 +377,9 @@ class KeyOrigins(dict[str, str]):
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, KeyOrigins)
+
+    def __ne__(self, other: object) -> bool:
+        return not self == other
 
     def of(self, key: str) -> str:
         """Where a key was written, or else the nearest section around it. The whole is ""."""

@@ -25,7 +25,7 @@ from toytrans.data.pairs import Dataset
 from toytrans.errors import UserError
 from toytrans.model.seq2seq import Seq2Seq
 from toytrans.model.transformer import Transformer
-from toytrans.resolve import resolve
+from toytrans.resolve import naming_origins, resolve
 from toytrans.training.devices import Precision, choose_device, choose_precision
 from toytrans.training.distributed import rank_and_processes
 from toytrans.training.environment import changes, environment_of
@@ -72,9 +72,10 @@ def open_session(
                 writer = stack.enter_context(RunWriter(path).locked())
             saved = Run.open(path)
             settings = _settings_to_resume(saved, config)
-        check_fault(settings.fault, settings.model, processes)
         chosen = choose_device(device or settings.device)
-        dataset = _open_data(settings, saved)
+        with naming_origins(config):
+            check_fault(settings.fault, settings.model, processes)
+            dataset = _open_data(settings, saved)
         precision = _precision(settings, saved, chosen)
         recorder = open_recorder(settings, chosen, precision, processes, report)
         model = new_model(settings, dataset, precision, chosen)

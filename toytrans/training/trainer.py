@@ -227,7 +227,7 @@ class Trainer:
         self._look_for_divergence()
         record: Record = {
             "step": progress.step,
-            "loss": float(self._loss_sum) / window["tokens"],
+            "loss": float(self._loss_sum) / max(window["tokens"], 1),  # pad_is_eos leaves none
             "lr": learning_rate(progress.step, self.settings.train),
             "grad_norm": float(self._grad_norm),
             "padding": window["padded"] / window["real"],
@@ -341,8 +341,9 @@ class Trainer:
         }
 
     def _generators(self) -> dict[str, torch.Generator]:
-        found = generators()
-        return {"random/cpu": found["cpu"], f"random/{self.device.type}": found[str(self.device)]}
+        found, kind = generators(), self.device.type
+        name = str(self.device) if kind == "cuda" else kind
+        return {"random/cpu": found["cpu"], f"random/{kind}": found[name]}
 
 
 def is_end(reason: StopReason | None) -> bool:
