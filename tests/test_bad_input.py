@@ -147,7 +147,7 @@ def test_a_damaged_config_of_a_run_is_named(run, refused):
     line = text.count("\n") + 1
     says(refused("eval", str(run)), f"runs/c/resolved.yaml:{line}", "extra", "unknown key")
     file.write_text(text.replace("d_ff: 32", "d_ff: 64"))
-    says(refused("eval", str(run)), "checkpoints", "(32,)", "(64,)", "do not belong together")
+    says(refused("eval", str(run)), "resolved.yaml", "trained with", "model.d_ff (32 -> 64)")
 
 
 def test_json_is_strict_where_numbers_are_not_finite(run, command):
@@ -235,7 +235,7 @@ def test_files_that_are_no_safetensors_or_lie_are_refused_and_not_run(run, refus
     ("words", "change", "said"),
     [
         (LAST, lambda progress: progress["window"].update(tokens=-7), "damaged"),
-        (RESUME, lambda progress: progress.pop("window"), "its sums"),
+        (RESUME, lambda progress: progress["window"].pop("tokens"), "its sums"),
     ],
 )
 def test_a_progress_of_other_types_is_refused(run, refused, words, change, said):
@@ -315,9 +315,8 @@ LAUGHS = "a: &a [1, 2]\n" + "".join(
 )
 BOMBS = {
     LAUGHS: "aliases",
-    "a: " + "[" * 10_000: "nested deeper",
-    "".join(f"k{k}: 1\n" for k in range(90_000)): "10,000",
-    "data: {task: copy}\nseed: " + "9" * 990_000 + "\n": "seed",
+    "a: " + "[" * 10_000: "nested too deeply",
+    "data: {task: copy}\nseed: " + "9" * 990_000 + "\n": "990000 digits",
 }
 
 

@@ -41,7 +41,7 @@ def test_odd_numbers_end_in_no_traceback(value: str, one: Path, command: Command
     pages(command, "one")
     assert command("doctor", "one").code in (0, 1)
     shutil.copy(one / "metrics.jsonl", "whole/metrics.jsonl")
-    kept = toytrans.load("whole").records
+    kept = toytrans.curves(toytrans.load("whole"))
     assert repr(kept) and kept._repr_html_() is not None
 
 

@@ -41,6 +41,7 @@ from toytrans.training.checkpoint import (
     Count,
     Progress,
     checkpoint_errors,
+    checkpoint_file,
     copy_into,
     load_checkpoint,
     pick_step,
@@ -241,6 +242,7 @@ class Run:
         Raises UserError if it cannot be read, or does not fit the config."""
         self.check_settings()
         model = build_model(self.config, self.facts.vocabulary)
+        self._pick_again_if_gone()
         _, saved = load_checkpoint(self.path, self.step)
         of_training = ("optimizer/", "random/")
         theirs = {name: x for name, x in saved.items() if not name.startswith(of_training)}
@@ -248,8 +250,14 @@ class Run:
             copy_into(weights_of(model), theirs)
         return model.eval().to(choose_device(self.device))
 
+    def _pick_again_if_gone(self) -> None:
+        """A training that goes on removes older checkpoints: the best one of a moment ago too."""
+        if not checkpoint_file(self.path, self.step).exists():
+            self.step = pick_step(self.path, self.checkpoint)
+
     def check_settings(self) -> None:
         """Raise UserError if the settings are not those that the weights were trained with."""
+        self._pick_again_if_gone()
         before = read_trained_with(self.path, self.step)
         if before and (unlike := unlike_settings(before, self._now)):
             raise UserError(
@@ -265,6 +273,7 @@ class Run:
     def notes(self) -> list[str]:
         """What whoever opens the run should know of its weights, one sentence each. Raises
         UserError if the checkpoint cannot be read."""
+        self._pick_again_if_gone()
         notes, before = list[str](), read_trained_with(self.path, self.step)
         if self.checkpoint == "best":
             progress = read_progress(self.path, self.steps[-1])
