@@ -170,6 +170,10 @@ class TaskPairs:
         return self._pairs_of(src, length)
 
     def pairs_of_every_length(self) -> Pairs:
+        """Training pairs of each length of a source, so that the largest batch can be foreseen.
+
+        If the lengths are more than `TRIED_LENGTHS`, they are taken at equal steps, both ends too.
+        """
         low, high = self.facts.train_length
         spread = torch.linspace(low, high, TRIED_LENGTHS).round().long().unique().tolist()
         lengths = [n for n in spread if self.count(n)]
