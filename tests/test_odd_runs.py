@@ -11,7 +11,7 @@ import pytest
 from conftest import Command
 
 import toytrans
-from toytrans.config.hidden_fault import hide
+from toytrans.config.faults import hide
 
 
 @pytest.fixture(autouse=True)

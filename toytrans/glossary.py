@@ -4,13 +4,13 @@ from collections.abc import Sequence
 from difflib import get_close_matches
 from pathlib import Path
 from textwrap import wrap
-from typing import Any, cast, get_args
+from typing import Any
 
 from toytrans.checks.result import CHECKS
 from toytrans.config import keys as config_keys
+from toytrans.config.faults import FAULTS
 from toytrans.config.keys import Key, nearest_key
 from toytrans.config.load import flatten, load_config, trusted_config
-from toytrans.config.names import FaultName
 from toytrans.config.schedules import SCHEDULES
 from toytrans.config.schema import Settings
 from toytrans.config.yaml import Tree, write_yaml
@@ -49,8 +49,8 @@ def card(name: str) -> Card:
     if name.endswith((".yaml", ".yml")):
         config = resolve(load_config(Path(name)))
         return _of_task(config, config)
-    if name in get_args(FaultName):
-        return _of_fault(cast(FaultName, name))
+    if name in FAULTS:
+        return _of_fault(name)
     if name in CHECKS:
         return _of_check(name)
     return _of_key(name)
@@ -141,7 +141,7 @@ def _arrow(sample: tuple[list[str], list[str]]) -> str:
     return f"{' '.join(src)} -> {' '.join(tgt)}"
 
 
-def _of_fault(name: FaultName) -> Card:
+def _of_fault(name: str) -> Card:
     found = CARDS[name]
     return {
         "what": found.what,
@@ -167,7 +167,7 @@ def _of_key(name: str) -> Card:
     matching = [key for key in keys() if name in (key.path, key.section)]
     if not matching:
         section, _, last = name.rpartition(".")
-        others = (*LISTS, *TASKS, *get_args(FaultName), *CHECKS)
+        others = (*LISTS, *TASKS, *FAULTS, *CHECKS)
         is_key = last in {key.name for key in keys()}
         near = next(iter(() if is_key else get_close_matches(name, others, n=1)), "")
         near = near or nearest_key(section, last)

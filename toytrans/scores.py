@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from toytrans.config.hidden_fault import fault_remark
+from toytrans.config.faults import fault_remark
 from toytrans.data.pairs import Side
 from toytrans.html import Shown
 

@@ -4,7 +4,6 @@ cannot be checked is refused. tests/zoo holds single mistakes, and what looks li
 import runpy
 import warnings
 from pathlib import Path
-from typing import get_args
 
 import pytest
 import torch
@@ -26,11 +25,11 @@ from toytrans.checks import plan
 from toytrans.checks.adapters import TorchTransformer
 from toytrans.checks.adapters.toytrans import of_model
 from toytrans.checks.result import CHECKS
-from toytrans.config.names import FaultName
+from toytrans.config.faults import FAULTS
 from toytrans.errors import UserError
 from toytrans.exercises.fault_cards import CARDS
+from toytrans.model.build import build_model
 from toytrans.testing import CheckFailed, assert_sound
-from toytrans.training.faults import build_model
 
 pytestmark = [
     pytest.mark.filterwarnings("ignore:.*ested.tensor:UserWarning"),
@@ -111,7 +110,7 @@ def test_torchs_transformer_passes_and_stays_as_it_is():
     assert all(torch.equal(before[name], value) for name, value in model.state_dict().items())
 
 
-FAULTS = [(fault, "pre") for fault in get_args(FaultName)]
+FAULTS = [(fault, "pre") for fault in FAULTS]
 FAULTS += [(fault, "post") for fault in ("no_causal", "no_residual", "no_norm", "no_feed_forward")]
 
 

@@ -3,21 +3,20 @@
 import json
 import re
 from pathlib import Path
-from typing import get_args
 
 import pytest
 from conftest import Command
 
 import toytrans
 from toytrans.checks.result import CHECKS
+from toytrans.config.faults import FAULTS
 from toytrans.config.load import load_config
-from toytrans.config.names import FaultName
 from toytrans.data.tasks import TASKS
 from toytrans.glossary import card, keys, new_config
 from toytrans.resolve import resolve
 
 pytestmark = pytest.mark.usefixtures("here")
-NAMED = {"tasks": sorted(TASKS), "faults": get_args(FaultName)}
+NAMED = {"tasks": sorted(TASKS), "faults": FAULTS}
 NAMED["checks"] = tuple(CHECKS)
 NAMED["keys"] = tuple(dict.fromkeys(key.path for key in keys()))
 

@@ -9,7 +9,7 @@ import pytest
 from conftest import Command, tiny_yaml
 from forked import COMMAND
 
-from toytrans.config.hidden_fault import hide
+from toytrans.config.faults import hide
 
 pytestmark = pytest.mark.usefixtures("here")
 HIDDEN = hide("no_causal")

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from conftest import Command
 
-from toytrans.config.hidden_fault import hide
+from toytrans.config.faults import hide
 from toytrans.training.writer import RunWriter
 
 

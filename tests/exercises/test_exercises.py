@@ -6,14 +6,12 @@ import re
 import shlex
 from html.parser import HTMLParser
 from pathlib import Path
-from typing import get_args
 
 import pytest
 from conftest import ROOT, Command
 
-from toytrans.config.hidden_fault import hide, planted_fault
+from toytrans.config.faults import FAULTS, hide, planted_fault
 from toytrans.config.load import load_config
-from toytrans.config.names import FaultName
 from toytrans.exercises.exercise import DRAWN, draw
 from toytrans.exercises.fault_cards import CARDS
 
@@ -49,7 +47,7 @@ def fault_in(folder: Path | str) -> str:
 
 
 def other_than(fault: str) -> str:
-    return next(name for name in get_args(FaultName) if name != fault)
+    return next(name for name in FAULTS if name != fault)
 
 
 @pytest.fixture
@@ -68,7 +66,7 @@ def small_class(here: Path, command: Command) -> Path:
 
 
 def assert_silent(text: str) -> None:
-    for fault in get_args(FaultName):
+    for fault in FAULTS:
         assert fault not in text
         assert CARDS[fault].what not in " ".join(text.split())
 
@@ -93,7 +91,7 @@ def test_no_file_and_no_command_names_the_fault(command: Command):
     for path in Path().rglob("*"):
         if path.is_file():
             raw = path.read_bytes()
-            assert not [name for name in get_args(FaultName) if name.encode() in raw], path
+            assert not [name for name in FAULTS if name.encode() in raw], path
 
 
 def test_the_hidden_fault_is_at_work_wherever_the_run_is_loaded(folder: Path, command: Command):
@@ -141,7 +139,7 @@ def test_a_level_draws_all_of_its_faults_about_equally_often(level):
 
 
 def test_every_fault_is_drawn_at_some_level():
-    assert {fault for drawn in DRAWN.values() for fault in drawn} == {*get_args(FaultName), None}
+    assert {fault for drawn in DRAWN.values() for fault in drawn} == {*FAULTS, None}
 
 
 def test_every_command_of_the_sheets_runs_in_the_folder_of_an_exercise(

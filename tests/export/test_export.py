@@ -15,11 +15,10 @@ from conftest import Command, call, given_config, made_once, model_of, tiny_yaml
 
 import toytrans
 from toytrans import export
-from toytrans.config.names import ExportFormat
 from toytrans.config.schema import Config
 from toytrans.data.pairs import DataFacts
 from toytrans.errors import UserError
-from toytrans.export import plain, token_names
+from toytrans.export import ExportFormat, plain, token_names
 from toytrans.model.positions import SCHEMES
 from toytrans.resolve import resolve
 from toytrans.tokens import Vocabulary

@@ -9,7 +9,7 @@ from conftest import VOCABULARY, config_of, inspected_of
 from toytrans.inspection import demos
 from toytrans.inspection.shown import InspectedBatch, fresh
 from toytrans.inspection.table import CLOSED, Table
-from toytrans.training.faults import build_model
+from toytrans.model.build import build_model
 
 
 def numbers_of(table: Table) -> dict[str, list[float]]:

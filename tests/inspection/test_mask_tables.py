@@ -9,7 +9,7 @@ from conftest import VOCABULARY, masks_of, model_of
 from toytrans.inspection.masks import LIBRARIES, converted, notes_of_batch, tables
 from toytrans.inspection.shown import ATTENTIONS, InspectedBatch, batch_of_sequences
 from toytrans.inspection.table import CLOSED, Table, matrix, number
-from toytrans.training.faults import plant
+from toytrans.model.build import plant
 
 LESSON = (["5 7 9", "4 6 8 3"], ["9 7", "3 8 6 4"])
 """4 of 5 places are real in the first source, and 3 of 5 in the first target."""

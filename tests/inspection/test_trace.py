@@ -10,7 +10,7 @@ from toytrans.inspection.record import PARTS, Part, capture, recording
 from toytrans.inspection.shown import InspectedBatch, fresh
 from toytrans.inspection.trace import accounts, split_heads, tables, trace
 from toytrans.model.attention import Attention, merge_heads
-from toytrans.training.faults import build_model
+from toytrans.model.build import build_model
 
 
 def test_every_attention_is_recorded_once_with_its_own_numbers():

@@ -1,19 +1,18 @@
 """Decoding: a step equals the parallel pass, greedy search needs no cache, beams find the best."""
 
 import itertools
-from typing import get_args
 
 import pytest
 import torch
 from conftest import EVERY_ANCHOR, SCHEMES, VOCABULARY, model_of
 
-from toytrans.config.names import FaultName
+from toytrans.config.faults import FAULTS
 from toytrans.errors import UserError
 from toytrans.model import decoding
+from toytrans.model.build import plant
 from toytrans.model.decoding import search, token_limits
 from toytrans.model.transformer import CachedState
 from toytrans.tokens import BOS_ID, EOS_ID, PAD_ID, Vocabulary
-from toytrans.training.faults import plant
 
 SRC = torch.tensor(
     [[1, 5, 6, 7, 4, 2], [1, 8, 13, 2, 0, 0], [1, 2, 0, 0, 0, 0], [1, 9, 9, 9, 2, 0]]
@@ -42,7 +41,7 @@ def test_step_by_step_logits_equal_one_parallel_pass(positions, norm):
     assert torch.allclose(torch.stack(steps, 1), whole, atol=1e-12)
 
 
-@pytest.mark.parametrize("fault", get_args(FaultName))
+@pytest.mark.parametrize("fault", FAULTS)
 @torch.no_grad()
 def test_decoding_is_the_model_applied_to_the_prefix_under_every_fault(fault):
     """The whole, broken model: where its mask is not causal, row t of a longer pass is another."""

@@ -2,7 +2,6 @@
 
 import copy
 import math
-from typing import get_args
 
 import pytest
 import torch
@@ -10,15 +9,15 @@ from conftest import VOCABULARY, anchors_of, model_of
 from torch import nn
 from torch.nn import functional as F
 
-from toytrans.config.names import FaultName
+from toytrans.config.faults import FAULTS
 from toytrans.errors import UserError
+from toytrans.model.build import plant
 from toytrans.model.decoding import search
 from toytrans.model.manual_backward import functions, gradients, layers
 from toytrans.model.manual_backward.gradients import compare, train_twice
 from toytrans.model.manual_backward.layers import cross_entropy, use_manual_backward
 from toytrans.model.positions import SCHEMES
 from toytrans.model.transformer import Transformer
-from toytrans.training.faults import plant
 
 SRC = torch.tensor([[1, 5, 6, 7, 4, 2], [1, 8, 13, 2, 0, 0], [1, 2, 0, 0, 0, 0]])
 TGT_IN = torch.tensor([[1, 4, 7, 6, 5], [1, 8, 9, 0, 0], [1, 0, 0, 0, 0]])
@@ -231,7 +230,7 @@ def test_weights_keep_their_names_and_load_either_way():
     assert torch.equal(copied(SRC, TGT_IN), expected), "a copy has weights of its own"
 
 
-@pytest.mark.parametrize("fault", get_args(FaultName))
+@pytest.mark.parametrize("fault", FAULTS)
 def test_faults_break_both_alike(fault):
     autograd, by_hand = pair_of_models(positions="anchored")
     for model in (autograd, by_hand):

@@ -10,7 +10,7 @@ import os
 import random
 from collections.abc import Callable
 from functools import partial
-from typing import Any, get_args
+from typing import Any
 from unittest import mock
 
 import pytest
@@ -22,9 +22,9 @@ from zoo.parts import END, PAD, START, make_batch
 
 import toytrans
 from toytrans.checks.adapters.toytrans import of_model
-from toytrans.config.names import FaultName
+from toytrans.config.faults import FAULTS
+from toytrans.model.build import build_model
 from toytrans.tokens import Vocabulary
-from toytrans.training.faults import build_model
 
 pytestmark = [
     pytest.mark.slow,
@@ -34,7 +34,7 @@ pytestmark = [
 
 ROUNDS = int(os.environ.get("ROUNDS", "1"))
 LEAK = "leak of a thousandth"
-FAULTS = (*get_args(FaultName), LEAK)
+FAULTS = (*FAULTS, LEAK)
 HIDDEN = {
     "toytrans": (),
     "nn.Transformer": ("no_norm",),  # which may be meant

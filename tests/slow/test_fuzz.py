@@ -25,9 +25,10 @@ from hypothesis import HealthCheck, Phase, given, seed, settings
 from hypothesis import strategies as st
 
 from toytrans.cli.app import app
+from toytrans.config.faults import FAULTS
 from toytrans.config.keys import keys
 from toytrans.config.load import load_config
-from toytrans.config.names import FaultName, FormatName
+from toytrans.config.schema import FormatName
 from toytrans.data.tasks import TASKS
 from toytrans.errors import UserError
 from toytrans.model.positions import scheme_names
@@ -114,7 +115,7 @@ EXTREMES = st.sampled_from(
     + [float("inf"), float("-inf"), float("nan")]
 )
 WORDS = st.sampled_from(
-    [*TASKS, *scheme_names(), *get_args(FaultName), *get_args(FormatName)]
+    [*TASKS, *scheme_names(), *FAULTS, *get_args(FormatName)]
     + ["auto", "cpu", "cuda:0", "post", "gelu", "cosine", "bf16", "~", "no", ""]
     + ["data.tsv", "data.src", "/dev/zero", ".", "\x1b[31m", "[red]", "\0", "x" * 300]
 )

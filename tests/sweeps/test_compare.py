@@ -16,11 +16,10 @@ from conftest import Command, config_of, tiny_yaml
 
 from toytrans.cli.results import print_comparison
 from toytrans.config.load import flatten
-from toytrans.config.names import Metric
 from toytrans.scores import wilson_interval
 from toytrans.sweeps.comparison import Comparison, Member, group, pairs_of
 from toytrans.sweeps.intervals import t_975
-from toytrans.sweeps.measure import OF_RUN, Result, of_lengths
+from toytrans.sweeps.measure import OF_RUN, Metric, Result, of_lengths
 
 MATCH = ("--lengths", "1:7", "--examples", "40")
 

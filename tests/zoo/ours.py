@@ -3,9 +3,9 @@
 from functools import partial
 
 from toytrans.config.schema import Config
+from toytrans.model.build import build_model
 from toytrans.resolve import resolve
 from toytrans.tokens import Vocabulary
-from toytrans.training.faults import build_model
 
 from . import faulty, sound
 from .parts import END

@@ -22,7 +22,7 @@ from toytrans.cli.common import (
 )
 from toytrans.cli.explain import print_card
 from toytrans.cli.terminal import Progress, output, plain, plain_lines, print_pairs
-from toytrans.config.hidden_fault import fault_remark, named_fault
+from toytrans.config.faults import check_fault_name, fault_remark, named_fault
 from toytrans.errors import UserError
 from toytrans.files import json_text
 from toytrans.user_code import absolute, load, refusing, trust
@@ -138,8 +138,8 @@ def _subject(
     from toytrans.checks.adapters.toytrans import of_model
     from toytrans.config.load import load_config
     from toytrans.data.open import open_dataset
+    from toytrans.model.build import build_model, plant
     from toytrans.resolve import resolve
-    from toytrans.training.faults import build_model, plant
 
     if config is not None:
         settings = resolve(load_config(config, overrides, by_option={"fault": fault}))
@@ -152,6 +152,10 @@ def _subject(
     if fault is not None and settings.fault is not None:
         raise UserError(f"{loaded.path}: {fault_remark(settings.fault)}; leave --break out")
     if fault is not None:
+        try:
+            check_fault_name(fault)
+        except ValueError as error:
+            raise UserError(f"--break: {error}") from None
         plant(fault, loaded.model)
         settings = settings.model_copy(update={"fault": fault})
     name = f"{loaded.path}, step {loaded.step}"

@@ -3,13 +3,12 @@
 import os
 import re
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, get_args
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from toytrans.cli.terminal import note
-from toytrans.config.hidden_fault import fault_remark, named_fault
-from toytrans.config.names import FaultName, Metric
+from toytrans.config.faults import FAULTS, fault_remark, named_fault
 from toytrans.errors import UserError
 
 if TYPE_CHECKING:
@@ -33,18 +32,12 @@ Overrides = Annotated[
 Lengths = Annotated[
     str | None, typer.Option(metavar="FROM:TO", help="Lengths to measure, say 1:400.")
 ]
-MetricOption = Annotated[
-    Metric,
-    typer.Option(
-        "--metric", metavar="METRIC", help=f"What is compared: {', '.join(get_args(Metric))}."
-    ),
-]
 Break = Annotated[
     str | None,
     typer.Option(
         "--break",
         metavar="FAULT",
-        autocompletion=lambda: get_args(FaultName),
+        autocompletion=lambda: list(FAULTS),
         help="Make a mistake on purpose; `toytrans explain faults` lists them.",
     ),
 ]

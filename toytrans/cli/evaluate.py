@@ -3,7 +3,7 @@
 import os
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Literal, get_args
 
 import typer
 
@@ -12,7 +12,6 @@ from toytrans.cli.common import (
     Checkpoint,
     Device,
     Lengths,
-    MetricOption,
     RunsArgument,
     TrustCode,
     newest,
@@ -23,10 +22,10 @@ from toytrans.cli.common import (
 from toytrans.cli.new_files import check_new, check_plot, write_new
 from toytrans.cli.results import print_comparison, print_scores
 from toytrans.cli.terminal import Bar, note
-from toytrans.config.hidden_fault import fault_remark
-from toytrans.config.names import Metric
+from toytrans.config.faults import fault_remark
 from toytrans.errors import UserError
 from toytrans.files import csv_bytes, json_text
+from toytrans.sweeps.measure import Metric
 
 if TYPE_CHECKING:
     from toytrans.data.pairs import Split
@@ -58,6 +57,12 @@ Decode = Annotated[
     rare(metavar="N", min=1, max=10**7, help="Pairs of each length to decode. Default: all."),
 ]
 Beam = Annotated[int, typer.Option(min=1, max=1000, help="Beam width. 1 is greedy search.")]
+MetricOption = Annotated[
+    Metric,
+    typer.Option(
+        "--metric", metavar="METRIC", help=f"What is compared: {', '.join(get_args(Metric))}."
+    ),
+]
 Csv = Annotated[
     Path | None, rare(metavar="FILE", help="Write a row for each run, length and metric.")
 ]

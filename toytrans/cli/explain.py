@@ -2,7 +2,7 @@
 
 import shlex
 from pathlib import Path
-from typing import Annotated, get_args
+from typing import Annotated
 
 import typer
 from rich.text import Text
@@ -10,7 +10,7 @@ from rich.text import Text
 from toytrans.checks.result import CHECKS
 from toytrans.cli.new_files import write_new
 from toytrans.cli.terminal import note, output, plain, plain_lines, print_pairs, print_table
-from toytrans.config.names import FaultName
+from toytrans.config.faults import FAULTS
 from toytrans.files import json_text
 
 
@@ -18,7 +18,7 @@ def _names() -> list[str]:
     """What completes a NAME."""
     from toytrans.data.tasks import TASKS
 
-    return [*TASKS, *get_args(FaultName), *CHECKS]
+    return [*TASKS, *FAULTS, *CHECKS]
 
 
 def explain(
@@ -40,7 +40,7 @@ def explain(
     if name is None:
         names = {
             "tasks": ", ".join(sorted(TASKS)),
-            "faults": ", ".join(get_args(FaultName)),
+            "faults": ", ".join(FAULTS),
             "checks": ", ".join(CHECKS),
             "keys": ", ".join(key.path for key in keys() if key.default),
             "schema": "the JSON Schema of a config",

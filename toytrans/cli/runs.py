@@ -25,9 +25,9 @@ from toytrans.cli.common import (
 )
 from toytrans.cli.new_files import check_new, write_new
 from toytrans.cli.terminal import Progress, note, print_table, printable
-from toytrans.config.hidden_fault import fault_remark
-from toytrans.config.names import ExportFormat
+from toytrans.config.faults import fault_remark
 from toytrans.errors import UnseenSymbol, UserError
+from toytrans.export import ExportFormat
 from toytrans.figures import check_matplotlib
 from toytrans.files import json_text
 from toytrans.rounding import share

@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
-from toytrans.cli.common import AsJson, Lengths, MetricOption, span_of
+from toytrans.cli.common import AsJson, Lengths, span_of
+from toytrans.cli.evaluate import MetricOption
 from toytrans.cli.results import print_comparison
 from toytrans.cli.terminal import Bar, note, output, print_table
 from toytrans.errors import UserError

@@ -14,7 +14,7 @@ import typer
 from toytrans.cli.common import Break, Overrides, TrustCode, rare, warn_of_fault
 from toytrans.cli.results import Labelled, parts_of, print_parts
 from toytrans.cli.terminal import Bar, note, output, plain, reporter
-from toytrans.config.hidden_fault import fault_remark
+from toytrans.config.faults import fault_remark
 from toytrans.errors import UserError, how_to_install
 from toytrans.rounding import share
 from toytrans.training.signals import exit_if_signalled

@@ -38,8 +38,10 @@ def reason_of(error: ValidationError, origins: KeyOrigins) -> str:
     problem = (unknown or problems)[0]
     kind, path = problem["type"], [str(part) for part in problem["loc"]]
     if kind == "refusal":
-        path += filter(None, problem["ctx"]["key"].split("."))
+        path.append(problem["ctx"]["key"])
         message = problem["ctx"]["reason"]
+    elif kind == "value_error":
+        message = str(problem["ctx"]["error"])
     elif kind == "extra_forbidden":
         message = f"unknown key; {_instead_of('.'.join(path[:-1]), path[-1])}"
     elif kind == "missing" and not isinstance(problem["loc"][-1], int):

@@ -17,17 +17,13 @@ from pydantic import (
     BeforeValidator,
     ConfigDict,
     Field,
-    PlainSerializer,
     PrivateAttr,
     Strict,
-    ValidatorFunctionWrapHandler,
-    WrapValidator,
     model_validator,
 )
 from pydantic_core import PydanticCustomError
 
-from toytrans.config.hidden_fault import is_hidden
-from toytrans.config.names import FaultName, FormatName, PadMask
+from toytrans.config.faults import FAULTS, check_fault_name
 from toytrans.errors import UserError
 from toytrans.user_code import absolute, is_reference
 
@@ -47,7 +43,8 @@ Device = Annotated[str, Field(pattern=r"^(auto|cpu|cuda|cuda:\d+|mps)$")]
 
 
 def refusal(key: str, reason: str) -> PydanticCustomError:
-    """What a validator raises for a key of its section, or for a path from there."""
+    """What the validator of a section raises for one of its keys. A validator that means all that
+    it was given raises ValueError."""
     return PydanticCustomError("refusal", "{reason}", {"key": key, "reason": reason})
 
 
@@ -62,7 +59,7 @@ def _absolute_paths(value: Any) -> str | tuple[str, str]:
             return str(Path(value).absolute())
         case [str(), str()]:
             return str(Path(value[0]).absolute()), str(Path(value[1]).absolute())
-    raise refusal("", f"found {value!r}, expected text, or a list of two, say [a.src, a.tgt]")
+    raise ValueError(f"found {value!r}, expected text, or a list of two, say [a.src, a.tgt]")
 
 
 Paths = str | tuple[str, str]
@@ -70,32 +67,26 @@ AbsolutePaths = Annotated[Paths, BeforeValidator(_absolute_paths)]
 """A file, or two files of parallel text, with absolute paths."""
 
 
-def _absolute_code(text: str) -> str:
-    try:
-        return absolute(text)
-    except ValueError as error:
-        raise refusal("", str(error)) from None
-
-
 def _name_or_code(text: str) -> str:
-    return _absolute_code(text) if is_reference(text) else text
+    return absolute(text) if is_reference(text) else text
 
 
-OwnCode = Annotated[str, AfterValidator(_absolute_code), _shown_as("own code")]
+OwnCode = Annotated[str, AfterValidator(absolute), _shown_as("own code")]
 """Code of the user's: FILE.py:NAME, with an absolute path."""
 
 NameOrCode = Annotated[str, AfterValidator(_name_or_code), _shown_as("name or own code")]
 """Something built in, by its name, or code of the user's."""
 
 
-def _or_hidden(value: Any, named: ValidatorFunctionWrapHandler) -> str:
-    return value if isinstance(value, str) and is_hidden(value) else str(named(value))
-
-
-OrHidden = Annotated[
-    FaultName, WrapValidator(_or_hidden), PlainSerializer(str), _shown_as("name or hidden name")
+Fault = Annotated[
+    str,
+    AfterValidator(check_fault_name),
+    Field(json_schema_extra={"format": "name or hidden name", "enum": list(FAULTS)}),
 ]
 """A fault, by its name or hidden as in an exercise. The config keeps the text as it was given."""
+
+FormatName = Literal["text", "tsv", "jsonl", "scan"]
+PadMask = Literal["keys", "keys_and_queries"]
 
 
 class Section(BaseModel):
@@ -160,9 +151,9 @@ class DataConfig(Section):
     @model_validator(mode="after")
     def _names_one_source_of_pairs(self) -> Self:
         if self.task is not None and self.files is not None:
-            raise refusal("", "task and files exclude each other; name data.task or data.files")
+            raise ValueError("task and files exclude each other; name data.task or data.files")
         if self.task is None and self.files is None:
-            raise refusal("", "nothing to learn from; name data.task or data.files")
+            raise ValueError("nothing to learn from; name data.task or data.files")
         return self
 
     @model_validator(mode="after")
@@ -395,7 +386,7 @@ class Config(Section):
     """Seed of the initial weights and dropout, and of the data unless data.seed is set."""
     device: Device = "auto"
     """auto | cpu | cuda | cuda:N | mps"""
-    fault: OrHidden | None = None
+    fault: Fault | None = None
     """A mistake planted on purpose: its name (see `toytrans explain faults`), or the hidden
     name that an exercise has. null means none."""
     data: DataConfig

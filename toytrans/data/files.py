@@ -19,8 +19,7 @@ from typing import NamedTuple
 
 from torch import Tensor
 
-from toytrans.config.names import FormatName
-from toytrans.config.schema import FilesConfig, Paths, Settings
+from toytrans.config.schema import FilesConfig, FormatName, Paths, Settings
 from toytrans.data.hashing import Use, permutation
 from toytrans.data.pairs import (
     MOST_TARGET_GROWTH,

@@ -10,8 +10,7 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from toytrans.config.names import FormatName
-from toytrans.config.schema import Settings
+from toytrans.config.schema import FormatName, Settings
 from toytrans.data.files import MOST_IDS, encode_pairs, read_pairs
 from toytrans.data.open import longest_source, open_dataset, too_long
 from toytrans.data.pairs import DataFacts, Pairs, Side, Span, Split, all_pairs

@@ -8,8 +8,7 @@ from collections.abc import Iterator
 from statistics import median
 from typing import Literal, NamedTuple
 
-from toytrans.config.hidden_fault import named_fault
-from toytrans.config.names import FaultName
+from toytrans.config.faults import named_fault
 from toytrans.doctor.record import RunSnapshot
 from toytrans.exercises.fault_cards import CARDS
 from toytrans.training.run import Record
@@ -29,7 +28,7 @@ class Finding(NamedTuple):
     evidence: str
     remedy: str
     checks: tuple[str, ...] = ()
-    cards: tuple[FaultName, ...] = ()
+    cards: tuple[str, ...] = ()
 
 
 SOLVED = 0.9
@@ -216,7 +215,7 @@ def learned_too_little(run: RunSnapshot) -> Iterator[Finding]:
         what = "The gradient has vanished, although much is left to learn."
         evidence = f"median norm {middle:.1e}, loss {end:.2f}"
         remedy = "check that every layer is reached; lower train.lr"
-        faults: tuple[FaultName, ...] = ("no_residual", "no_norm")
+        faults: tuple[str, ...] = ("no_residual", "no_norm")
         yield Finding("vanished", "wrong", what, evidence, remedy, ("sublayers",), faults)
     if run.targets is not None and end > IGNORANT * run.targets.entropy:
         yield Finding(

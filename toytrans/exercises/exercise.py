@@ -16,12 +16,11 @@ import time
 from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Literal, NamedTuple, get_args
+from typing import Literal, NamedTuple
 
 from pydantic import BaseModel, ConfigDict
 
-from toytrans.config.hidden_fault import hide, is_hidden, planted_fault
-from toytrans.config.names import FaultName
+from toytrans.config.faults import FAULTS, hide, is_hidden, planted_fault
 from toytrans.config.yaml import read_yaml, write_yaml
 from toytrans.errors import UserError, did_you_mean
 from toytrans.exercises.fault_cards import CARDS
@@ -36,7 +35,7 @@ Language = Literal["en", "ko"]
 NONE = "none"
 """The answer where nothing is broken."""
 
-DRAWN: dict[Level, tuple[FaultName | None, ...]] = {
+DRAWN: dict[Level, tuple[str | None, ...]] = {
     1: ("no_causal", "labels_not_shifted", "pad_is_eos", "no_position", "no_residual"),
     2: ("no_causal", "triangle_off_by_one", "mask_flipped", "pad_visible", "wrong_start"),
     3: (
@@ -78,7 +77,7 @@ class Exercise(BaseModel):
 # Writing exercises ---------------------------------------------------------------------------
 
 
-def draw(seed: int, level: Level, number: int = 1) -> FaultName | None:
+def draw(seed: int, level: Level, number: int = 1) -> str | None:
     """The fault of a seed's exercise, or of that with a number in a class; None if nothing is
     broken in it. The same seed, level and number always give the same one."""
     return random.Random(f"{seed} {level} {number}").choice(DRAWN[level])
@@ -161,7 +160,7 @@ def read_exercise(folder: Path) -> Exercise:
 
 def check_name(answer: str) -> None:
     """Raise UserError if an answer is neither the name of a fault nor `none`."""
-    names = (*get_args(FaultName), NONE)
+    names = (*FAULTS, NONE)
     if answer not in names:
         raise UserError(
             f"{answer or 'an empty answer'}: no such fault; {did_you_mean(answer, names)}"

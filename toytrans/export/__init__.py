@@ -10,13 +10,12 @@ Each format is a module to_NAME, which has
 from importlib import import_module
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import torch
 from torch import Tensor
 
-from toytrans.config.hidden_fault import fault_remark
-from toytrans.config.names import ExportFormat
+from toytrans.config.faults import fault_remark
 from toytrans.config.schema import ModelSettings
 from toytrans.data.pairs import pad_rows
 from toytrans.errors import UserError, how_to_install
@@ -27,6 +26,8 @@ from toytrans.model.transformer import Transformer
 from toytrans.tokens import BOS_ID, EOS_ID, FIRST_SYMBOL_ID, PAD_ID, SPECIALS, Vocabulary
 from toytrans.training.run import Run
 from toytrans.user_code import shown
+
+ExportFormat = Literal["safetensors", "huggingface", "ctranslate2", "onnx"]
 
 Rows = list[list[int]]
 """Ragged rows of ids."""

@@ -34,7 +34,7 @@ from typing import NamedTuple, get_args
 import torch
 from torch import Tensor
 
-from toytrans.config.names import PadMask
+from toytrans.config.schema import PadMask
 from toytrans.errors import UserError
 from toytrans.inspection.shown import ATTENTIONS, REASONS, InspectedBatch, Masks
 from toytrans.inspection.table import (

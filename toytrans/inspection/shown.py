@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from toytrans.config.hidden_fault import fault_remark
+from toytrans.config.faults import fault_remark
 from toytrans.config.schema import Config, ModelSettings, Settings
 from toytrans.data.batches import Batch, make_batch
 from toytrans.data.files import TextPair, encode_pairs
@@ -17,14 +17,14 @@ from toytrans.data.pairs import DataFacts, Dataset
 from toytrans.html import Cell, html_beside, html_table
 from toytrans.inspection.record import AttentionCall, Part, capture
 from toytrans.inspection.table import CLOSED
-from toytrans.model.build import as_transformer
+from toytrans.model.build import as_transformer, build_model
 from toytrans.model.decoding import search
 from toytrans.model.masks import causal_mask, padding_mask
 from toytrans.model.seq2seq import Seq2Seq
 from toytrans.model.transformer import Transformer
 from toytrans.resolve import resolve
 from toytrans.tokens import BOS_ID, EOS_ID, PAD_ID, Vocabulary, vocabulary_of
-from toytrans.training.faults import build_model, objective_of
+from toytrans.training.loss import objective_of
 from toytrans.training.run import Run
 
 ATTENTIONS = {

@@ -1,22 +1,51 @@
-"""The model of a config: the transformer, or a model of the user's."""
+"""The model of a config: the transformer, perhaps with a fault in it, or a model of the user's."""
 
 import torch
 from torch import Tensor, nn
 
 from toytrans import user_code
-from toytrans.config.schema import MOST_PARAMETERS, ModelSettings
-from toytrans.errors import UserError
+from toytrans.config.faults import FAULTS, named_fault, planted_fault
+from toytrans.config.schema import MOST_PARAMETERS, ModelSettings, Settings
+from toytrans.errors import BadKey, UserError
 from toytrans.model.seq2seq import Seq2Seq, count_parameters
 from toytrans.model.transformer import Transformer
+from toytrans.named import import_named
 from toytrans.tokens import BOS_ID, EOS_ID, PAD_ID, Vocabulary
+
+
+def build_model(settings: Settings, vocabulary: Vocabulary) -> Seq2Seq:
+    """The model of a run, with its fault in it: in fp64 where it is trained so, else in fp32.
+
+    Raises UserError where the user's own model cannot be built, or a fault would change nothing.
+    """
+    model = build_sound_model(settings.model, vocabulary)
+    if settings.fault is not None:
+        plant(settings.fault, model)
+    return model.double() if settings.train.precision == "fp64" else model
+
+
+def plant(fault: str, model: Seq2Seq) -> None:
+    """Break a model in place. Faults of the batch or of the loss leave it as it is.
+
+    Raises UserError for a fault without effect, and for a model that is no transformer.
+    """
+    check_fault(fault, model.settings)
+    if name := planted_fault(fault):
+        import_named(FAULTS[name])().plant(as_transformer(model))
+
+
+def check_fault(fault: str | None, settings: ModelSettings) -> None:
+    """Raise BadKey if a fault has no effect on a model. A hidden one is not refused for that,
+    because the error would tell its name."""
+    if name := named_fault(fault):
+        reason = import_named(FAULTS[name])().no_effect(settings)
+        if reason:
+            raise BadKey("fault", f"{name} {reason}")
 
 
 def build_sound_model(settings: ModelSettings, vocabulary: Vocabulary) -> Seq2Seq:
     """The transformer with fresh weights, or the user's own model. Raises UserError where the
-    user's code is not one.
-
-    `training.faults.build_model` plants the config's fault in it.
-    """
+    user's code is not one."""
     if settings.class_ is not None:
         return build_own_model(settings, settings.class_, len(vocabulary))
     return Transformer(settings, vocabulary)

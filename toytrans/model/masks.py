@@ -10,7 +10,7 @@ pads of `tgt_out` do not count is up to the loss.
 import torch
 from torch import Tensor
 
-from toytrans.config.names import PadMask
+from toytrans.config.schema import PadMask
 from toytrans.tokens import PAD_ID
 
 

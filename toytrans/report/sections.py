@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 
 from toytrans.checks.plan import check
 from toytrans.checks.result import Report as Checks
-from toytrans.config.hidden_fault import fault_remark
+from toytrans.config.faults import fault_remark
 from toytrans.config.load import flatten
 from toytrans.data.batches import make_batch
 from toytrans.data.selection import Selection, pairs_of_split
@@ -29,7 +29,7 @@ from toytrans.report import charts
 from toytrans.report.page import Block, Cell, Grid, Section, html
 from toytrans.sweeps.comparison import compare, of_one, runs_of
 from toytrans.sweeps.measure import Measure, Result, measured, of_lengths
-from toytrans.training.faults import objective_of
+from toytrans.training.loss import objective_of
 from toytrans.training.run import METRICS, NOT_MEASURED, Run, state_of
 
 EVALUATED = 1000

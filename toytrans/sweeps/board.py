@@ -14,14 +14,13 @@ from typing import Annotated, Any
 from pydantic import Field
 
 from toytrans.config.load import look_for_code, trusted_config
-from toytrans.config.names import Metric
 from toytrans.config.schema import Config, Section
 from toytrans.config.yaml import Tree, read_yaml
 from toytrans.data.files import sha256_of
 from toytrans.errors import UserError
 from toytrans.resolve import resolve
 from toytrans.sweeps.comparison import Comparison, Group, Member, table_of
-from toytrans.sweeps.measure import Measure, read_results
+from toytrans.sweeps.measure import Measure, Metric, read_results
 from toytrans.sweeps.sweep import Sweep, check_folder, write_tables
 from toytrans.sweeps.trial import Trial, by_names, path_of
 from toytrans.training.folder import RUNS

@@ -16,9 +16,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from pydantic import BaseModel, ConfigDict
 
-from toytrans.config.hidden_fault import fault_remark
+from toytrans.config.faults import fault_remark
 from toytrans.config.load import flatten
-from toytrans.config.names import Metric
 from toytrans.config.schema import Settings
 from toytrans.data.selection import SIDE_NAMES
 from toytrans.errors import UserError
@@ -30,6 +29,7 @@ from toytrans.sweeps.intervals import Summary, difference_of, seeds_needed, summ
 from toytrans.sweeps.measure import (
     OF_RUN,
     Measure,
+    Metric,
     Place,
     Result,
     is_share,

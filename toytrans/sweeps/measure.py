@@ -9,12 +9,11 @@ import math
 from collections.abc import Iterable
 from functools import cached_property
 from pathlib import Path
-from typing import Annotated, Any, Self
+from typing import Annotated, Any, Literal, Self
 
 from pydantic import BaseModel, ConfigDict, Field, RootModel, model_validator
 
 from toytrans import user_code
-from toytrans.config.names import Metric
 from toytrans.config.schema import LONGEST, Config, Positive, Range, Section
 from toytrans.data.pairs import Side, Split
 from toytrans.data.selection import Selection
@@ -33,6 +32,17 @@ MOST_SPANS = 100
 Place = str | LengthGroup
 """Pairs that have numbers of their own: some lengths, a part of them (a key of PARTS), or "all".
 Empty = the whole run, whatever is measured."""
+
+Metric = Literal[
+    "exact_match",
+    "token_accuracy",
+    "free_token_accuracy",
+    "loss",
+    "perplexity",
+    "steps",
+    "seconds",
+    "parameters",
+]
 
 OF_RUN = ("steps", "seconds", "parameters")
 """Metrics of the whole run."""

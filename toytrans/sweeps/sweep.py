@@ -25,7 +25,6 @@ import torch
 import yaml
 
 from toytrans import __version__
-from toytrans.config.names import Metric
 from toytrans.config.schema import Config, Settings
 from toytrans.data.files import sha256_of
 from toytrans.data.open import check_dataset, open_dataset
@@ -39,14 +38,14 @@ from toytrans.files import (
     write_file,
     write_json,
 )
+from toytrans.model.build import check_fault
 from toytrans.resolve import resolve
 from toytrans.sweeps.comparison import SWEEP, Comparison, Table, cell, compare, read_sweep
-from toytrans.sweeps.measure import Measure, of_lengths, split_of
+from toytrans.sweeps.measure import Measure, Metric, of_lengths, split_of
 from toytrans.sweeps.trial import Ended, Trial, by_names, check_ray, path_of, run_here, run_on_ray
 from toytrans.training.checkpoint import saved_steps
 from toytrans.training.devices import choose_device, usable_cores
 from toytrans.training.environment import settings_of_numbers
-from toytrans.training.faults import check_fault
 from toytrans.training.folder import RUNS
 
 SWEEPS = RUNS / "sweeps"

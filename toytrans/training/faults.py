@@ -1,77 +1,52 @@
 """Faults: mistakes to make on purpose, in a model or in its training objective.
 
-The config key `fault` names one. `build_model` plants it, so a broken run stays broken wherever it
-is loaded. Evaluation is never broken: it shows the effect of the fault.
+The config key `fault` names one, and `toytrans.config.faults` says which class it is. Building a
+model plants it, so a broken run stays broken wherever it is loaded. Evaluation is never broken: it
+shows the effect of the fault.
 """
 
-from collections.abc import Callable
 from functools import partial
-from typing import NamedTuple, TypeVar
+from typing import TypeVar
 
 import torch
 from torch import Tensor, nn
 
-from toytrans.config.hidden_fault import fault_remark, named_fault, planted_fault
-from toytrans.config.names import FaultName
-from toytrans.config.schema import ModelSettings, Settings
+from toytrans.config.schema import ModelSettings
 from toytrans.data.batches import Batch
-from toytrans.errors import BadKey, UserError, did_you_mean
 from toytrans.model.attention import Attention
-from toytrans.model.build import as_transformer, build_sound_model
 from toytrans.model.layers import DecoderLayer, EncoderLayer, Residual
 from toytrans.model.masks import MaskMaker
 from toytrans.model.positions.base import Positions
-from toytrans.model.seq2seq import Seq2Seq
 from toytrans.model.transformer import Transformer
 from toytrans.tokens import BOS_ID, EOS_ID, PAD_ID, Vocabulary
-from toytrans.training.loss import SOUND, Objective, token_losses
+from toytrans.training.loss import Objective, token_losses
 
 Part = TypeVar("Part", bound=nn.Module)
 
 
-def build_model(settings: Settings, vocabulary: Vocabulary) -> Seq2Seq:
-    """The model of a run, with its fault in it: in fp64 where it is trained so, else in fp32.
+class Fault(Objective):
+    """One fault. It changes a model in `plant`, or what is learned by the methods of an
+    `Objective`; what it does not override is sound."""
 
-    Raises UserError where the user's own model cannot be built, or a fault would change nothing.
-    """
-    model = build_sound_model(settings.model, vocabulary)
-    if settings.fault is not None:
-        plant(settings.fault, model)
-    return model.double() if settings.train.precision == "fp64" else model
+    def no_effect(self, settings: ModelSettings) -> str:
+        """Why the fault changes nothing in a model; empty if it changes something."""
+        return ""
 
-
-def plant(fault: str, model: Seq2Seq) -> None:
-    """Break a model in place. Faults of the batch or of the loss leave it as it is.
-
-    Raises UserError for a fault without effect, and for a model that is no transformer.
-    """
-    check_fault(fault, model.settings)
-    if name := planted_fault(fault):
-        FAULTS[name].plant(as_transformer(model))
+    def plant(self, model: Transformer) -> None:
+        """Break a model in place."""
 
 
-def objective_of(fault: str | None) -> Objective:
-    """The training objective under a fault; evaluation never uses it."""
-    name = planted_fault(fault)
-    return FAULTS[name].objective if name else SOUND
+# Faults of masks -----------------------------------------------------------------------------
 
 
-def check_fault(fault: str | None, settings: ModelSettings, processes: int = 1) -> None:
-    """Raise UserError if a fault has no effect on a model, or meets several processes: a loss that
-    is no sum over rows has another meaning in each shard.
+class NoCausal(Fault):
+    """The decoder sees the future."""
 
-    A hidden fault is not refused for having no effect, because the error would tell its name.
-    """
-    if fault is not None and processes > 1:
-        raise UserError(f"{fault_remark(fault)}: trains in one process, without torchrun")
-    name = named_fault(fault)
-    if name is not None and name not in FAULTS:
-        raise BadKey("fault", f"found {name!r}; {did_you_mean(name, FAULTS)}")
-    if name and (reason := FAULTS[name].no_effect(settings)):
-        raise UserError(f"fault: {fault} {reason}")
+    def plant(self, model: Transformer) -> None:
+        model.masks = WithoutTriangle(model.settings.pad_mask)
 
 
-class NoCausalMask(MaskMaker):
+class WithoutTriangle(MaskMaker):
     """Masks pads in the decoder as in the encoder, but not the future."""
 
     is_causal = False
@@ -80,7 +55,14 @@ class NoCausalMask(MaskMaker):
         return self.encoder_self(tgt_in)
 
 
-class TriangleOffByOne(MaskMaker):
+class TriangleOffByOne(Fault):
+    """The decoder sees one token too many, which is the one that it has to predict."""
+
+    def plant(self, model: Transformer) -> None:
+        model.masks = WithLargeTriangle(model.settings.pad_mask)
+
+
+class WithLargeTriangle(MaskMaker):
     """Query t may attend to keys 0 .. t + 1."""
 
     is_causal = False
@@ -91,7 +73,14 @@ class TriangleOffByOne(MaskMaker):
         return self.encoder_self(tgt_in) & one_too_many
 
 
-class PadVisible(MaskMaker):
+class PadVisible(Fault):
+    """Pads are attended to as real tokens are."""
+
+    def plant(self, model: Transformer) -> None:
+        model.masks = WithoutPadMask(model.settings.pad_mask)
+
+
+class WithoutPadMask(MaskMaker):
     """Masks the future, but no pads."""
 
     def encoder_self(self, src: Tensor) -> Tensor:
@@ -104,7 +93,14 @@ class PadVisible(MaskMaker):
         return torch.ones_like(super().cross(src, tgt_in))
 
 
-class MaskFlipped(MaskMaker):
+class MaskFlipped(Fault):
+    """Masks are read the wrong way round."""
+
+    def plant(self, model: Transformer) -> None:
+        model.masks = Flipped(model.settings.pad_mask)
+
+
+class Flipped(MaskMaker):
     """Inverts every mask."""
 
     is_causal = False
@@ -119,33 +115,17 @@ class MaskFlipped(MaskMaker):
         return ~super().cross(src, tgt_in)
 
 
-def _mask_with(maker: type[MaskMaker], model: Transformer) -> None:
-    model.masks = maker(model.settings.pad_mask)
+# Faults of the batch and of the loss ----------------------------------------------------------
 
 
-class Silence(nn.Module):
-    """A sub-layer whose output is 0."""
-
-    def forward(self, x: Tensor) -> Tensor:
-        return torch.zeros_like(x)
-
-
-def _without_residual(residual: Residual, x: Tensor, sublayer: nn.Module) -> Tensor:
-    if residual.pre:
-        output: Tensor = residual.drop(sublayer(residual.norm(x)))
-    else:
-        output = residual.norm(residual.drop(sublayer(x)))
-    return output
-
-
-class LabelsNotShifted(Objective):
+class LabelsNotShifted(Fault):
     """Labels are the decoder's input, without the shift."""
 
     def prepare(self, batch: Batch) -> Batch:
         return Batch(batch.src, batch.tgt_in, batch.tgt_in, batch.counts)
 
 
-class PadIsEos(Objective):
+class PadIsEos(Fault):
     """EOS labels become PAD and are ignored, as with a tokenizer that has one id for both."""
 
     def prepare(self, batch: Batch) -> Batch:
@@ -153,7 +133,7 @@ class PadIsEos(Objective):
         return Batch(batch.src, batch.tgt_in, end)
 
 
-class WrongStart(Objective):
+class WrongStart(Fault):
     """Training starts targets with EOS, as BART does; decoding starts with BOS."""
 
     def prepare(self, batch: Batch) -> Batch:
@@ -161,7 +141,7 @@ class WrongStart(Objective):
         return Batch(batch.src, start, batch.tgt_out, batch.counts)
 
 
-class LossOnPads(Objective):
+class LossOnPads(Fault):
     """PAD labels count as all others do."""
 
     def loss(self, logits: Tensor, tgt_out: Tensor, label_smoothing: float = 0.0) -> Tensor:
@@ -171,7 +151,7 @@ class LossOnPads(Objective):
         return batch.tgt_out.numel()
 
 
-class MeanOfMeans(Objective):
+class MeanOfMeans(Fault):
     """The mean over rows of each row's mean loss."""
 
     def loss(self, logits: Tensor, tgt_out: Tensor, label_smoothing: float = 0.0) -> Tensor:
@@ -183,85 +163,81 @@ class MeanOfMeans(Objective):
         return means.sum() / rows * tokens.sum()
 
 
+# Faults of the layers -------------------------------------------------------------------------
+
+
+class WrongScale(Fault):
+    """Scores are divided by the root of d_model, not of the head's width."""
+
+    def no_effect(self, settings: ModelSettings) -> str:
+        return "is no fault with one head; take model.n_heads 2" if settings.n_heads == 1 else ""
+
+    def plant(self, model: Transformer) -> None:
+        for attention in _parts(model, Attention):
+            attention.scale = model.settings.d_model**-0.5
+
+
+class NoScale(Fault):
+    """Scores are not divided at all."""
+
+    def plant(self, model: Transformer) -> None:
+        for attention in _parts(model, Attention):
+            attention.scale = 1.0
+
+
+class NoPosition(Fault):
+    """The model has no information about the order of tokens."""
+
+    def no_effect(self, settings: ModelSettings) -> str:
+        none = settings.positions == settings.cross_positions == "none"
+        return "takes nothing from model.positions: none" if none else ""
+
+    def plant(self, model: Transformer) -> None:
+        model.positions = model.cross_positions = Positions(model.settings, Vocabulary(()))
+
+
+class NoResidual(Fault):
+    """Sub-layers replace their input: x is not added."""
+
+    def plant(self, model: Transformer) -> None:
+        for residual in _parts(model, Residual):
+            residual.forward = partial(  # type: ignore[method-assign]
+                _without_residual, residual
+            )
+
+
+def _without_residual(residual: Residual, x: Tensor, sublayer: nn.Module) -> Tensor:
+    if residual.pre:
+        output: Tensor = residual.drop(sublayer(residual.norm(x)))
+    else:
+        output = residual.norm(residual.drop(sublayer(x)))
+    return output
+
+
+class NoNorm(Fault):
+    """The model has no layer normalization."""
+
+    def plant(self, model: Transformer) -> None:
+        for module in _parts(model, nn.Module):
+            for name, child in module.named_children():
+                if isinstance(child, nn.LayerNorm):
+                    setattr(module, name, nn.Identity())
+
+
+class NoFeedForward(Fault):
+    """Layers have only attention."""
+
+    def plant(self, model: Transformer) -> None:
+        for layer in (*_parts(model, EncoderLayer), *_parts(model, DecoderLayer)):
+            layer.feed_forward = Silence()
+
+
+class Silence(nn.Module):
+    """A sub-layer whose output is 0."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        return torch.zeros_like(x)
+
+
 def _parts(model: Transformer, kind: type[Part]) -> list[Part]:
     return [part for part in model.modules() if isinstance(part, kind)]
-
-
-def _leave_as_it_is(model: Transformer) -> None:
-    """The plant of a fault of the batch or of the loss."""
-
-
-def _scale_by_model_width(model: Transformer) -> None:
-    for attention in _parts(model, Attention):
-        attention.scale = model.settings.d_model**-0.5
-
-
-def _do_not_scale(model: Transformer) -> None:
-    for attention in _parts(model, Attention):
-        attention.scale = 1.0
-
-
-def _no_position(model: Transformer) -> None:
-    model.positions = model.cross_positions = Positions(model.settings, Vocabulary(()))
-
-
-def _no_residual(model: Transformer) -> None:
-    for residual in _parts(model, Residual):
-        residual.forward = partial(_without_residual, residual)  # type: ignore[method-assign]
-
-
-def _no_norm(model: Transformer) -> None:
-    for module in _parts(model, nn.Module):
-        for name, child in module.named_children():
-            if isinstance(child, nn.LayerNorm):
-                setattr(module, name, nn.Identity())
-
-
-def _no_feed_forward(model: Transformer) -> None:
-    for layer in (*_parts(model, EncoderLayer), *_parts(model, DecoderLayer)):
-        layer.feed_forward = Silence()
-
-
-def _always_changes_something(settings: ModelSettings) -> str:
-    return ""
-
-
-def _one_head_is_as_wide_as_the_model(settings: ModelSettings) -> str:
-    return "is no fault with one head; take model.n_heads 2" if settings.n_heads == 1 else ""
-
-
-def _there_are_no_positions(settings: ModelSettings) -> str:
-    none = settings.positions == settings.cross_positions == "none"
-    return "takes nothing from model.positions: none" if none else ""
-
-
-class Fault(NamedTuple):
-    """One fault.
-
-    plant: changes a model in place.
-    objective: what training learns from.
-    no_effect: why the fault changes nothing in a model; empty if it changes something.
-    """
-
-    plant: Callable[[Transformer], None] = _leave_as_it_is
-    objective: Objective = SOUND
-    no_effect: Callable[[ModelSettings], str] = _always_changes_something
-
-
-FAULTS: dict[FaultName, Fault] = {
-    "no_causal": Fault(partial(_mask_with, NoCausalMask)),
-    "triangle_off_by_one": Fault(partial(_mask_with, TriangleOffByOne)),
-    "pad_visible": Fault(partial(_mask_with, PadVisible)),
-    "mask_flipped": Fault(partial(_mask_with, MaskFlipped)),
-    "labels_not_shifted": Fault(objective=LabelsNotShifted()),
-    "pad_is_eos": Fault(objective=PadIsEos()),
-    "wrong_start": Fault(objective=WrongStart()),
-    "wrong_scale": Fault(_scale_by_model_width, no_effect=_one_head_is_as_wide_as_the_model),
-    "no_scale": Fault(_do_not_scale),
-    "no_position": Fault(_no_position, no_effect=_there_are_no_positions),
-    "loss_on_pads": Fault(objective=LossOnPads()),
-    "batch_mean_of_means": Fault(objective=MeanOfMeans()),
-    "no_residual": Fault(_no_residual),
-    "no_norm": Fault(_no_norm),
-    "no_feed_forward": Fault(_no_feed_forward),
-}

@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
-from toytrans.config.hidden_fault import is_hidden
+from toytrans.config.faults import is_hidden
 from toytrans.errors import UserError
 from toytrans.files import drafts_in
 from toytrans.training.checkpoint import saved_steps

@@ -6,7 +6,9 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
+from toytrans.config.faults import FAULTS, planted_fault
 from toytrans.data.batches import Batch
+from toytrans.named import import_named
 from toytrans.tokens import PAD_ID
 
 
@@ -63,5 +65,10 @@ class Objective:
         return self.loss(logits, batch.tgt_out) / self.tokens(batch)
 
 
-SOUND = Objective()
-"""The objective of a training without a fault of its own."""
+def objective_of(fault: str | None) -> Objective:
+    """What a training minimises. A fault may change that; evaluation never asks."""
+    name = planted_fault(fault)
+    if name is None:
+        return Objective()
+    objective: Objective = import_named(FAULTS[name])()
+    return objective

@@ -24,7 +24,7 @@ from typing import Annotated, Any, Literal, TypeVar
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from toytrans.arguments import check_choice, check_whole, checked_lengths
-from toytrans.config.hidden_fault import fault_remark
+from toytrans.config.faults import fault_remark
 from toytrans.config.load import load_saved_config, load_settings
 from toytrans.config.schema import Config, Settings
 from toytrans.data.files import MOST_BYTES
@@ -33,6 +33,7 @@ from toytrans.data.selection import Selection, pairs_of_files, pairs_of_split, t
 from toytrans.errors import UserError
 from toytrans.evaluation import evaluate, translate
 from toytrans.files import read_whole
+from toytrans.model.build import build_model
 from toytrans.model.seq2seq import Seq2Seq, count_parameters
 from toytrans.scores import Scores
 from toytrans.tokens import Vocabulary
@@ -51,7 +52,6 @@ from toytrans.training.checkpoint import (
     weights_of,
 )
 from toytrans.training.devices import choose_device, tuned
-from toytrans.training.faults import build_model
 from toytrans.training.lock import is_locked
 from toytrans.training.trained_with import (
     TrainedWith,

@@ -17,19 +17,20 @@ from typing import Any, get_args
 
 import torch
 
+from toytrans.config.faults import fault_remark
 from toytrans.config.load import settings_for_resume
 from toytrans.config.schedules import first_difference, learning_rate
 from toytrans.config.schema import Config, Settings
 from toytrans.data.open import check_dataset, open_dataset
 from toytrans.data.pairs import Dataset
 from toytrans.errors import UserError
+from toytrans.model.build import build_model, check_fault
 from toytrans.model.seq2seq import Seq2Seq
 from toytrans.model.transformer import Transformer
 from toytrans.resolve import naming_origins, resolve
 from toytrans.training.devices import Precision, choose_device, choose_precision
 from toytrans.training.distributed import rank_and_processes
 from toytrans.training.environment import changes, environment_of
-from toytrans.training.faults import build_model, check_fault
 from toytrans.training.folder import new_folder, run_to_resume
 from toytrans.training.graphs import open_recorder
 from toytrans.training.rehearsal import check_dtype, rehearse
@@ -72,9 +73,12 @@ def open_session(
                 writer = stack.enter_context(RunWriter(path).locked())
             saved = Run.open(path)
             settings = _settings_to_resume(saved, config)
+        if settings.fault is not None and processes > 1:  # its loss may be no sum over rows
+            remark = fault_remark(settings.fault)
+            raise UserError(f"{remark}: trains in one process, without torchrun")
         chosen = choose_device(device or settings.device)
         with naming_origins(config):
-            check_fault(settings.fault, settings.model, processes)
+            check_fault(settings.fault, settings.model)
             dataset = _open_data(settings, saved)
         precision = _precision(settings, saved, chosen)
         recorder = open_recorder(settings, chosen, precision, processes, report)

@@ -40,8 +40,8 @@ from toytrans.training.distributed import (
     rows_of,
     sum_over_processes,
 )
-from toytrans.training.faults import objective_of
 from toytrans.training.graphs import Recorder
+from toytrans.training.loss import objective_of
 from toytrans.training.optimizer import AdamW
 from toytrans.training.run import Record
 from toytrans.training.writer import RunWriter

@@ -7,14 +7,14 @@ import torch
 from torch import Tensor
 
 from toytrans.checks.subject import Adapter, Facts, Symbols
-from toytrans.config.hidden_fault import fault_remark
+from toytrans.config.faults import fault_remark
 from toytrans.config.schema import Settings
 from toytrans.data.batches import Batch, make_batch
 from toytrans.data.pairs import Pairs, pad_rows
 from toytrans.model.seq2seq import Seq2Seq
 from toytrans.model.transformer import Transformer
 from toytrans.tokens import BOS_ID, EOS_ID, PAD_ID, Vocabulary
-from toytrans.training.faults import objective_of
+from toytrans.training.loss import objective_of
 from toytrans.training.run import Run
 
 
