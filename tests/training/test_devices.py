@@ -15,7 +15,7 @@ from conftest import EVERY_ANCHOR, trainer_of
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from toytrans.data.batches import DealtBatch, training_batches
+from toytrans.data.batches import training_batches
 from toytrans.errors import UserError
 from toytrans.training import devices
 from toytrans.training.devices import choose_precision, onednn_keeps_fp32
@@ -55,13 +55,14 @@ def test_a_step_reads_nothing_back_and_sends_nothing(tmp_path: Path, monkeypatch
         train={"accumulate": 2, "warmup_steps": 0, "label_smoothing": 0.1},
     )
     stream = training_batches(trainer.dataset, trainer.settings)
-    dealt = [DealtBatch(each.batch.to(META), each.pairs_used) for each in islice(stream, 2)]
-    tokens = sum(each.batch.target_tokens for each in dealt)
-    trainer.take_step(dealt)  # makes the tables of positions, once
+    parts = [each.batch for each in islice(stream, 2)]
+    tokens = sum(part.target_tokens for part in parts)
+    on_meta = [part.to(META) for part in parts]
+    trainer.update(on_meta, tokens, 1e-3)  # makes the tables of positions, once
     with Sends() as sends, monkeypatch.context() as patch:
         patch.setattr(torch, "tensor", lambda *_, **__: sends.noted.append("torch.tensor"))
-        trainer.take_step(dealt)
-    assert trainer.progress.step == 2 and trainer.progress.target_tokens == 2 * tokens
+        loss, norm = trainer.update(on_meta, tokens, 1e-3)
+    assert loss.is_meta and norm.is_meta and tokens
     assert not sends.noted
 
 

@@ -11,8 +11,8 @@ All of it happens on the CPU. A batch is copied to the model's device when it is
 """
 
 from collections.abc import Generator, Iterator
-from dataclasses import dataclass, replace
-from functools import lru_cache
+from dataclasses import dataclass
+from functools import cached_property, lru_cache
 from itertools import count
 from typing import NamedTuple
 
@@ -36,13 +36,6 @@ class Shape(NamedTuple):
     tgt_width: int
 
 
-class TokenCounts(NamedTuple):
-    """Real tokens of the sources and of the targets of a batch, ends included."""
-
-    src: int
-    tgt: int
-
-
 @dataclass(frozen=True)
 class Batch:
     """Ids of a padded batch: int64, PAD_ID after the end of each row.
@@ -50,27 +43,24 @@ class Batch:
     src: (B, S), the sources with EOS.
     tgt_in: (B, T), what the decoder reads: BOS and the target.
     tgt_out: (B, T), the labels: the target and EOS.
-    counts: the numbers of real ids in src and in tgt_out; None = count them when asked.
     """
 
     src: Tensor
     tgt_in: Tensor
     tgt_out: Tensor
-    counts: TokenCounts | None = None
 
     def named(self) -> dict[str, Tensor]:
         """The three tensors by their names."""
         return {"src": self.src, "tgt_in": self.tgt_in, "tgt_out": self.tgt_out}
 
     def to(self, device: torch.device | str) -> "Batch":
-        """The batch on a device. A GPU copies it from pinned memory while the CPU goes on, and
-        the tokens are counted before, because to count on a GPU is to wait for it."""
+        """The batch on a device. A GPU copies it from pinned memory, while the CPU goes on."""
         pinned = torch.device(device).type == "cuda" and self.src.device.type == "cpu"
 
         def move(ids: Tensor) -> Tensor:
             return (ids.pin_memory() if pinned else ids).to(device, non_blocking=True)
 
-        return Batch(move(self.src), move(self.tgt_in), move(self.tgt_out), self.token_counts())
+        return Batch(move(self.src), move(self.tgt_in), move(self.tgt_out))
 
     def take(self, rows: Tensor) -> "Batch":
         """The rows of the batch at some indices (N,), in that order."""
@@ -100,22 +90,16 @@ class Batch:
         filled = self.fit(Shape(n_rows * size, self.src.shape[1], self.tgt_out.shape[1]))
         return filled.take(torch.arange(rank * n_rows, (rank + 1) * n_rows))
 
-    def token_counts(self) -> TokenCounts:
-        """The numbers of real tokens. The batches of `training_batches` know them already; others
-        count each time."""
-        if self.counts is not None:
-            return self.counts
-        return TokenCounts(int((self.src != PAD_ID).sum()), int((self.tgt_out != PAD_ID).sum()))
-
-    @property
+    @cached_property
     def target_tokens(self) -> int:
-        """Real target tokens, EOS included."""
-        return self.token_counts().tgt
+        """Real target tokens, EOS included. They are counted when they are first asked for: before
+        the batch is moved to a GPU, which would have to be waited for."""
+        return int((self.tgt_out != PAD_ID).sum())
 
-    @property
+    @cached_property
     def real_tokens(self) -> int:
-        """Real tokens of source and target."""
-        return sum(self.token_counts())
+        """Real tokens of source and target, ends included; counted as `target_tokens` are."""
+        return int((self.src != PAD_ID).sum()) + self.target_tokens
 
     @property
     def padded_tokens(self) -> int:
@@ -123,16 +107,12 @@ class Batch:
         return self.src.numel() + self.tgt_out.numel()
 
 
-def make_batch(pairs: Pairs, source_bos: bool, shape: Shape | None = None) -> Batch:
-    """A batch of pairs.
-
-    source_bos: whether sources start with BOS.
-    shape: of the batch; None = no larger than the longest pair needs.
-    """
+def make_batch(pairs: Pairs, source_bos: bool) -> Batch:
+    """A batch of pairs, no larger than the longest one needs. source_bos: whether sources start
+    with BOS."""
     src = with_ends(pairs.src, pairs.src_length, bos=source_bos, eos=True)
     tgt_in, tgt_out = shift_target(pairs.tgt, pairs.tgt_length)
-    batch = Batch(src, tgt_in, tgt_out)
-    return batch if shape is None else batch.fit(shape)
+    return Batch(src, tgt_in, tgt_out)
 
 
 def shift_target(tgt: Tensor, length: Tensor) -> tuple[Tensor, Tensor]:
@@ -287,8 +267,7 @@ def training_batches(
             plan = plans[number]
             used += len(plan.pair_indices)
             if used > pairs_used:
-                batch = pool_rows.take(plan.pair_indices).fit(plan.shape)
-                yield DealtBatch(replace(batch, counts=batch.token_counts()), used)
+                yield DealtBatch(pool_rows.take(plan.pair_indices).fit(plan.shape), used)
 
 
 def _pool_size(dataset: Dataset, batch_tokens: int) -> int:
@@ -339,7 +318,7 @@ def largest_batch(dataset: Dataset, settings: Settings) -> Batch:
     tgt = pairs.take((tgt_widths == largest.tgt_width).nonzero()[:1, 0])
     widest = Pairs(src.src, src.src_length, tgt.tgt, tgt.tgt_length)
     rows = widest.take(torch.zeros(largest.n_rows, dtype=torch.long))
-    return make_batch(rows, source_bos, largest)
+    return make_batch(rows, source_bos).fit(largest)
 
 
 def _possible_shapes(src_widths: Tensor, tgt_widths: Tensor, batch_tokens: int) -> Iterator[Shape]:
@@ -373,4 +352,4 @@ def evaluation_batches(
         most_rows = max(1, MOST_SCORES // (heads * max(src_width, tgt_width) ** 2))
         for indices in plan.pair_indices.split(most_rows):
             shape = Shape(len(indices), src_width, tgt_width)
-            yield make_batch(pairs.take(indices), source_bos, shape), indices
+            yield make_batch(pairs.take(indices), source_bos).fit(shape), indices

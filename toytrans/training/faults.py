@@ -122,7 +122,7 @@ class LabelsNotShifted(Fault):
     """Labels are the decoder's input, without the shift."""
 
     def prepare(self, batch: Batch) -> Batch:
-        return Batch(batch.src, batch.tgt_in, batch.tgt_in, batch.counts)
+        return Batch(batch.src, batch.tgt_in, batch.tgt_in)
 
 
 class PadIsEos(Fault):
@@ -138,7 +138,7 @@ class WrongStart(Fault):
 
     def prepare(self, batch: Batch) -> Batch:
         start = batch.tgt_in.masked_fill(batch.tgt_in == BOS_ID, EOS_ID)
-        return Batch(batch.src, start, batch.tgt_out, batch.counts)
+        return Batch(batch.src, start, batch.tgt_out)
 
 
 class LossOnPads(Fault):

@@ -102,7 +102,7 @@ class Recorder:
     def _record(self, step: Step, batch: Batch) -> tuple[Batch, Work]:
         """The batch that a graph reads, and what replays it."""
         ids = {name: ids.to(self.device, copy=True) for name, ids in batch.named().items()}
-        fixed = Batch(**ids, counts=batch.token_counts())  # a graph cannot count
+        fixed = Batch(**ids)
 
         def work() -> None:
             loss, norm = step([fixed], self.tokens, self.lr)
