@@ -27,7 +27,13 @@ from toytrans.config.schema import (
 )
 from toytrans.data.open import check_lengths, longest_source, task_of
 from toytrans.errors import BadKey, UserError
-from toytrans.model.positions import SCHEMES, check_scheme_name, position_class
+from toytrans.model.positions import (
+    SCHEMES,
+    check_scheme_name,
+    cross_position_class,
+    position_class,
+    scheme_class,
+)
 from toytrans.model.positions.base import Positions
 from toytrans.user_code import is_reference, shown
 
@@ -69,7 +75,7 @@ def resolve_model(model: ModelConfig) -> ModelSettings:
     name = model.cross_positions
     if name is None:
         name = model.positions if scheme.measures_cross_attention() else "none"
-    cross = position_class(name, of_cross_attention=True)
+    cross = cross_position_class(name)
     needs_bos = scheme.needs_source_bos or cross.needs_source_bos
     if needs_bos and model.source_bos is False:
         which = shown(model.positions if scheme.needs_source_bos else name)
@@ -92,14 +98,14 @@ def _table_rows(model: ModelConfig, scheme: type[Positions]) -> int | None:
     """
     if model.random_positions:
         if not scheme.takes_random_positions:
-            names = [name for name, each in SCHEMES.items() if each.takes_random_positions]
+            names = [each for each in SCHEMES if scheme_class(each).takes_random_positions]
             raise BadKey("model.random_positions", f"belongs to positions: {' or '.join(names)}")
         return 2048
     if scheme.default_max_positions is not None:
         return scheme.default_max_positions
     is_own = is_reference(model.positions) or is_reference(model.cross_positions)
     if model.max_positions is not None and not is_own:
-        names = [name for name, each in SCHEMES.items() if each.default_max_positions is not None]
+        names = [each for each in SCHEMES if scheme_class(each).default_max_positions is not None]
         reason = f"belongs to positions: {' or '.join(names)}, and to random_positions"
         raise BadKey("model.max_positions", reason)
     return None

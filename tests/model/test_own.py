@@ -15,8 +15,9 @@ from torch import Tensor, nn
 import toytrans
 from toytrans import user_code
 from toytrans.config.load import load_config
-from toytrans.model.build import OwnModel, build_sound_model
+from toytrans.model.build import build_sound_model
 from toytrans.model.decoding import search
+from toytrans.model.own import OwnModel
 from toytrans.model.seq2seq import Seq2Seq
 from toytrans.resolve import resolve
 from toytrans.sweeps import trial

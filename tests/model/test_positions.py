@@ -8,8 +8,9 @@ import torch
 from conftest import VOCABULARY, model_of
 
 from toytrans.errors import UserError
-from toytrans.model.positions import SCHEMES
+from toytrans.model.positions import SCHEMES, scheme_class
 from toytrans.model.positions.absolute import sinusoids
+from toytrans.model.positions.base import Positions
 from toytrans.tokens import BOS_ID, EOS_ID
 
 
@@ -157,3 +158,10 @@ def test_every_scheme_has_a_row_in_the_table_of_the_documentation():
     page = (Path(__file__).parents[2] / "docs" / "results.md").read_text()
     missing = [name for name in SCHEMES if f"| `{name}`" not in page]
     assert not missing, f"docs/results.md: give {', '.join(missing)} a row in the table of schemes"
+
+
+@pytest.mark.parametrize("name", SCHEMES)
+def test_every_entry_of_the_table_of_schemes_names_a_class(name):
+    scheme = scheme_class(name)
+    assert issubclass(scheme, Positions)
+    assert f"{scheme.__module__}:{scheme.__name__}" == SCHEMES[name]

@@ -22,6 +22,7 @@ from torch import Tensor
 from toytrans.config.schema import FilesConfig, FormatName, Paths, Settings
 from toytrans.data.hashing import Use, permutation
 from toytrans.data.pairs import (
+    MOST_IDS,
     MOST_TARGET_GROWTH,
     TARGET_SLACK,
     DataFacts,
@@ -39,9 +40,6 @@ HELD_OUT_SHARE = 0.05
 
 MOST_BYTES = 100_000_000
 """The largest file that is read: all of it is held in memory, many times its size."""
-
-MOST_IDS = 2**27
-"""Ids of one side of a split, padded to its longest sequence: 1 GiB of memory."""
 
 
 @dataclass(frozen=True)

@@ -1,16 +1,16 @@
 """The dataset that a config names: a built-in task, a task of the user's, or files. Whether it fits
-the model is checked here, before anything is trained or written.
+the model is checked here, before anything is trained or written. What reads files, and what runs
+the user's tasks, is imported for a config that names such.
 
 A task's lengths follow from its settings, so `resolve` has them checked; files are read first.
 """
 
 from toytrans.config.schema import DataConfig, DataSettings, ModelSettings, Settings
-from toytrans.data.files import MOST_IDS, FilePairs
-from toytrans.data.own_tasks import open_own_task, own_task
-from toytrans.data.pairs import SPLITS, DataFacts, Dataset, all_pairs, longest_of
+from toytrans.data.pairs import MOST_IDS, SPLITS, DataFacts, Dataset, all_pairs, longest_of
 from toytrans.data.task_pairs import Task, TaskPairs
 from toytrans.data.tasks import TASKS
 from toytrans.errors import BadKey, did_you_mean
+from toytrans.named import import_named
 from toytrans.user_code import is_reference, shown
 
 
@@ -19,7 +19,7 @@ def task_of(data: DataConfig) -> Task:
     name = data.task
     assert name is not None, "files have no task"
     if is_reference(name):
-        return own_task(data)
+        return import_named("toytrans.data.own_tasks:own_task")(data)
     if name not in TASKS:
         raise BadKey("data.task", f"found {name!r}; {did_you_mean(name, TASKS)}")
     return TASKS[name]
@@ -65,9 +65,9 @@ def open_dataset(settings: Settings, facts: DataFacts | None = None) -> Dataset:
     """The pairs that a config names. facts: those of the run that was trained on them."""
     data = settings.data
     if data.files is not None:
-        return FilePairs(data.files, settings, facts)
+        return import_named("toytrans.data.files:FilePairs")(data.files, settings, facts)
     if is_reference(data.task):
-        return open_own_task(settings, facts)
+        return import_named("toytrans.data.own_tasks:open_own_task")(settings, facts)
     return TaskPairs(task_of(data), data, settings.data_seed)
 
 

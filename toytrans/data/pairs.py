@@ -28,6 +28,9 @@ TARGET_SLACK = 10
 MOST_TARGET_GROWTH = 1000
 """Target symbols per source symbol that decoding allows at most."""
 
+MOST_IDS = 2**27
+"""Ids of one side of a split, padded to its longest sequence: 1 GiB of memory."""
+
 Sequences = tuple[Tensor, Tensor]
 """Symbols (N, W), of which those past each row's length mean nothing, and lengths (N,)."""
 

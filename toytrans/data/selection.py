@@ -11,9 +11,9 @@ import torch
 from torch import Tensor
 
 from toytrans.config.schema import FormatName, Settings
-from toytrans.data.files import MOST_IDS, encode_pairs, read_pairs
+from toytrans.data.files import encode_pairs, read_pairs
 from toytrans.data.open import longest_source, open_dataset, too_long
-from toytrans.data.pairs import DataFacts, Pairs, Side, Span, Split, all_pairs
+from toytrans.data.pairs import MOST_IDS, DataFacts, Pairs, Side, Span, Split, all_pairs
 from toytrans.data.task_pairs import Task, TaskPairs
 from toytrans.errors import UserError
 

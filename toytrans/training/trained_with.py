@@ -10,8 +10,8 @@ from typing import Any
 
 from toytrans.config.load import MAY_DIFFER, flatten
 from toytrans.config.schema import Settings
-from toytrans.data.files import sha256_of
 from toytrans.errors import UserError
+from toytrans.named import import_named
 from toytrans.user_code import digests
 
 TrainedWith = dict[str, dict[str, Any]]
@@ -28,6 +28,7 @@ def trained_with(settings: Settings) -> TrainedWith:
         with contextlib.suppress(UserError):
             (code[key],) = digests([reference])
     if (files := settings.data.files) is not None:
+        sha256_of = import_named("toytrans.data.files:sha256_of")
         for split in ("train", "valid", "test"):
             paths = getattr(files, split)
             with contextlib.suppress(UserError):

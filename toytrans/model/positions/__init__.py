@@ -1,63 +1,74 @@
 """Position schemes: those that a config names, and code of the user's.
 
-To add one, write a class in a file of this package and its entry here.
+To add one, write a class in a file of this package and its entry here. A scheme is imported when a
+config names it.
 """
 
-from toytrans import user_code
+from importlib import import_module
+from typing import Any
+
 from toytrans.config.schema import ModelSettings
 from toytrans.errors import BadKey, did_you_mean
-from toytrans.model.positions.absolute import Learned, Sinusoidal
-from toytrans.model.positions.anchored import Anchored
 from toytrans.model.positions.base import NoPositions, Positions
-from toytrans.model.positions.own import (
-    check_own_cross_scheme,
-    load_own_scheme,
-    make_own_scheme,
-)
-from toytrans.model.positions.relative import Alibi, Clipped, T5Buckets
-from toytrans.model.positions.rotary import Rotary
+from toytrans.named import import_named
 from toytrans.tokens import Vocabulary
+from toytrans.user_code import is_reference
 
-SCHEMES: dict[str, type[Positions]] = {
-    "sinusoidal": Sinusoidal,
-    "learned": Learned,
-    "none": NoPositions,
-    "rotary": Rotary,
-    "alibi": Alibi,
-    "relative": Clipped,
-    "t5": T5Buckets,
-    "anchored": Anchored,
+SCHEMES = {
+    "sinusoidal": "toytrans.model.positions.absolute:Sinusoidal",
+    "learned": "toytrans.model.positions.absolute:Learned",
+    "none": "toytrans.model.positions.base:NoPositions",
+    "rotary": "toytrans.model.positions.rotary:Rotary",
+    "alibi": "toytrans.model.positions.relative:Alibi",
+    "relative": "toytrans.model.positions.relative:Clipped",
+    "t5": "toytrans.model.positions.relative:T5Buckets",
+    "anchored": "toytrans.model.positions.anchored:Anchored",
 }
+
+
+def scheme_class(name: str) -> type[Positions]:
+    """The class of a scheme of ours."""
+    return import_named(SCHEMES[name])
 
 
 def scheme_names(*, of_cross_attention: bool = False) -> list[str]:
     """The names that `model.positions` may have, or `model.cross_positions`."""
     if not of_cross_attention:
         return list(SCHEMES)
-    return [
-        name
-        for name, scheme in SCHEMES.items()
-        if scheme is NoPositions or scheme.measures_cross_attention()
-    ]
+    return [name for name in SCHEMES if _fits_cross_attention(scheme_class(name))]
 
 
-def check_scheme_name(name: str, *, of_cross_attention: bool = False) -> None:
-    """Raise BadKey unless a name is one of ours, or names code of the user's."""
-    names = scheme_names(of_cross_attention=of_cross_attention)
-    if not user_code.is_reference(name) and name not in names:
-        key = "model.cross_positions" if of_cross_attention else "model.positions"
-        raise BadKey(key, f"found {name!r}; {did_you_mean(name, names)}")
+def _fits_cross_attention(scheme: type[Positions]) -> bool:
+    return scheme is NoPositions or scheme.measures_cross_attention()
 
 
-def position_class(name: str, *, of_cross_attention: bool = False) -> type[Positions]:
-    """The class of a position scheme, by its name in the config.
+def check_scheme_name(name: str) -> None:
+    """Raise BadKey unless `model.positions` is one of ours, or names code of the user's."""
+    if not is_reference(name) and name not in SCHEMES:
+        raise BadKey("model.positions", f"found {name!r}; {did_you_mean(name, SCHEMES)}")
+
+
+def position_class(name: str) -> type[Positions]:
+    """The class of the scheme that `model.positions` names.
 
     Raises UserError for an unknown name, and for code of the user's that is no such class.
     """
-    check_scheme_name(name, of_cross_attention=of_cross_attention)
-    if user_code.is_reference(name):
-        return load_own_scheme(name, of_cross_attention=of_cross_attention)
-    return SCHEMES[name]
+    check_scheme_name(name)
+    return _own().load_scheme(name) if is_reference(name) else scheme_class(name)
+
+
+def cross_position_class(name: str) -> type[Positions]:
+    """The class of the scheme that `model.cross_positions` names.
+
+    Raises UserError as `position_class`, and for a scheme that measures nothing in cross-attention,
+    where it would be ignored.
+    """
+    if is_reference(name):
+        return _own().load_cross_scheme(name)
+    if name not in SCHEMES or not _fits_cross_attention(scheme_class(name)):
+        names = scheme_names(of_cross_attention=True)
+        raise BadKey("model.cross_positions", f"found {name!r}; {did_you_mean(name, names)}")
+    return scheme_class(name)
 
 
 def position_scheme(name: str, settings: ModelSettings, vocabulary: Vocabulary) -> Positions:
@@ -65,8 +76,8 @@ def position_scheme(name: str, settings: ModelSettings, vocabulary: Vocabulary) 
 
     Raises UserError where the user's code is no scheme, or gives something of a wrong shape.
     """
-    if user_code.is_reference(name):
-        return make_own_scheme(name, settings, vocabulary)
+    if is_reference(name):
+        return _own().make_scheme(name, settings, vocabulary)
     return position_class(name)(settings, vocabulary)
 
 
@@ -78,10 +89,15 @@ def cross_position_scheme(
 
     Raises UserError, also for one that measures nothing there and so would be ignored.
     """
-    position_class(name, of_cross_attention=True)
+    cross_position_class(name)
     scheme = positions
     if name != settings.positions:
         scheme = position_scheme(name, settings, vocabulary)
-    if user_code.is_reference(name):
-        check_own_cross_scheme(name, scheme, settings, len(vocabulary))
+    if is_reference(name):
+        _own().check_cross_scheme(name, scheme, settings, len(vocabulary))
     return scheme
+
+
+def _own() -> Any:
+    """What loads, makes and tries out code of the user's."""
+    return import_module("toytrans.model.positions.own")

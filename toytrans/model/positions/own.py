@@ -19,22 +19,30 @@ MOST_BIAS_WEIGHTS = 2**16
 """Of each head of an attention: far more than a table of distances needs."""
 
 
-def load_own_scheme(name: str, *, of_cross_attention: bool = False) -> type[Positions]:
-    """The class that a config names. Raises UserError where it is no scheme, or, for one of
-    cross-attention, where it measures nothing there."""
-    named, shown = user_code.load(name), user_code.shown(name)
+def load_scheme(name: str) -> type[Positions]:
+    """The class that a config names. Raises UserError where it is no scheme."""
+    named = user_code.load(name)
     if not (isinstance(named, type) and issubclass(named, Positions)):
-        raise UserError(f"{shown}: derive it from Positions of toytrans.model.positions.base")
-    if of_cross_attention and not named.measures_cross_attention():
-        raise BadKey(
-            "model.cross_positions",
-            f"{shown} has no cross_distances, so that cross-attention would know of no places; "
-            "define it, or take none",
+        raise UserError(
+            f"{user_code.shown(name)}: derive it from Positions of toytrans.model.positions.base"
         )
     return named
 
 
-def make_own_scheme(name: str, settings: ModelSettings, vocabulary: Vocabulary) -> Positions:
+def load_cross_scheme(name: str) -> type[Positions]:
+    """The class that a config names for cross-attention. Raises UserError where it is no scheme, or
+    measures nothing there."""
+    scheme = load_scheme(name)
+    if not scheme.measures_cross_attention():
+        raise BadKey(
+            "model.cross_positions",
+            f"{user_code.shown(name)} has no cross_distances, so that cross-attention would know "
+            "of no places; define it, or take none",
+        )
+    return scheme
+
+
+def make_scheme(name: str, settings: ModelSettings, vocabulary: Vocabulary) -> Positions:
     """The scheme that a config names. Raises UserError where it cannot be a part of a transformer,
     or gives something of a wrong shape to embeddings or self-attention."""
     scheme: Positions = user_code.construct(name, settings, vocabulary)
@@ -43,9 +51,7 @@ def make_own_scheme(name: str, settings: ModelSettings, vocabulary: Vocabulary) 
     return scheme
 
 
-def check_own_cross_scheme(
-    name: str, scheme: Positions, settings: ModelSettings, size: int
-) -> None:
+def check_cross_scheme(name: str, scheme: Positions, settings: ModelSettings, size: int) -> None:
     """Raise UserError for a scheme that gives something of a wrong shape to cross-attention.
 
     size: of the vocabulary
