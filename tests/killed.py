@@ -9,7 +9,8 @@ from conftest import tensors_of, tiny_yaml
 from forked import COMMAND, Forked
 
 from toytrans.training.checkpoint import load_checkpoint, saved_steps
-from toytrans.training.run import Run, is_run
+from toytrans.training.folder import is_run
+from toytrans.training.run import Run
 
 STEPS_PER_KILL = 10
 LONGEST_DELAY = 0.05

@@ -18,7 +18,8 @@ from toytrans.sweeps import comparison
 from toytrans.sweeps.measure import of_lengths
 from toytrans.sweeps.sweep import SWEEPS, plan, write
 from toytrans.training.devices import tuned
-from toytrans.training.run import Record, Run
+from toytrans.training.folder import Record
+from toytrans.training.run import Run
 from toytrans.training.session import open_session
 
 if TYPE_CHECKING:

@@ -27,7 +27,7 @@ from toytrans.sweeps.measure import Measure
 from toytrans.sweeps.sweep import Sweep, plan, read_grid, write
 from toytrans.training import devices
 from toytrans.training.checkpoint import saved_steps
-from toytrans.training.run import METRICS
+from toytrans.training.folder import METRICS
 
 TWO = ("--set", "model.positions=rotary,anchored")
 SWEEP = Path("runs/sweeps/c")

@@ -203,7 +203,7 @@ def test_a_system_without_locks_says_so_and_trains(run: Path, command: Command, 
 
     assert "file locks" not in command(*RESUME).err
     for name, value in (("fcntl.fcntl", no_lock), ("fcntl", None)):
-        monkeypatch.setattr(f"toytrans.training.lock.{name}", value)
+        monkeypatch.setattr(f"toytrans.training.folder.{name}", value)
         answer = command(*RESUME)
         assert answer.code == 0 and "runs/c: no file locks here" in answer.err
         assert command("runs", ".").code == 0

@@ -13,7 +13,8 @@ import toytrans
 from toytrans.config.schedules import learning_rate
 from toytrans.data.batches import training_batches
 from toytrans.training import graphs, session
-from toytrans.training.graphs import EAGER, Capture, Recorder, open_recorder
+from toytrans.training.graphs import EAGER, Capture, Recorder
+from toytrans.training.session import open_recorder
 from toytrans.training.trainer import Trainer
 
 CPU = torch.device("cpu")

@@ -10,7 +10,7 @@ from random import Random
 
 import pytest
 import torch
-from conftest import Command, config_of, tensors_of, trainer_of
+from conftest import Command, config_of, tensors_of, tiny_yaml, trainer_of
 from forked import Forked
 
 from toytrans.config.load import load_config
@@ -31,22 +31,37 @@ def last_line(text: str) -> str:
     return text.splitlines()[-1]
 
 
-def test_a_disk_that_really_takes_no_more(run):
-    """The system refuses files beyond 20 kB: room for every file but those of weights."""
+def with_small_files(most_bytes: int, *arguments: str) -> Forked:
+    """A command to which the system refuses files of more bytes. Python ignores SIGXFSZ."""
     pytest.importorskip("resource")
-    assert (run / "checkpoints/step-6.safetensors").stat().st_size > 20_000
     code = (
         "import resource; from toytrans.cli import main\n"
         "hard = resource.getrlimit(resource.RLIMIT_FSIZE)[1]\n"
-        "resource.setrlimit(resource.RLIMIT_FSIZE, (20_000, hard)); main()"  # no SIGXFSZ in Python
+        f"resource.setrlimit(resource.RLIMIT_FSIZE, ({most_bytes}, hard)); main()"
     )
-    done = Forked(code, *LONGER).ended()
+    return Forked(code, *arguments)
+
+
+def test_a_disk_that_really_takes_no_more(run):
+    """There is room for every file but those of weights."""
+    assert (run / "checkpoints/step-6.safetensors").stat().st_size > 20_000
+    done = with_small_files(20_000, *LONGER).ended()
     assert done.code == 2 and "Traceback" not in done.err
     for words in ("the checkpoint of step 8 cannot be written", os.strerror(errno.EFBIG)):
         assert words in last_line(done.err)
     assert "step 6 is intact: resume from it" in last_line(done.err)
     assert sorted(os.listdir(run / "checkpoints")) == ["step-4.safetensors", "step-6.safetensors"]
     assert load_checkpoint(run, 6)[0].step == 6
+
+
+def test_a_new_run_that_cannot_be_described_leaves_nothing():
+    """One symbol is longer than the room for data.json, which is larger than a checkpoint."""
+    Path("a.tsv").write_text("".join(f"{k}\t{'2' * 200_000}\n" for k in range(20)))
+    Path("c.yaml").write_text(tiny_yaml(data={"files": {"train": "a.tsv"}}))
+    done = with_small_files(150_000, *TRAIN).ended()
+    assert done.code == 2, done.err
+    assert "runs/c: the run's description cannot be written" in last_line(done.err)
+    assert not Path("runs/c").exists()
 
 
 @pytest.fixture

@@ -120,7 +120,7 @@ def open_run(
 
 def newest() -> Path:
     """The newest run, named in a note. Raises UserError."""
-    from toytrans.training.folder import newest_run
+    from toytrans.training.listing import newest_run
     from toytrans.training.run import Run
 
     path = newest_run()

@@ -102,7 +102,8 @@ def evaluate(
     check_plot(plot)
     from toytrans.sweeps.comparison import of_one
     from toytrans.sweeps.measure import of_lengths, result_of
-    from toytrans.training.run import Run, is_run
+    from toytrans.training.folder import is_run
+    from toytrans.training.run import Run
 
     wanted = of_lengths(span, examples).model_copy(update={"decode": decode, "side": length_of})
     files = None if not pairs else (pairs[0], pairs[1]) if pairs[1:] else pairs[0]

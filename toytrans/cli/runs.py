@@ -54,7 +54,7 @@ def runs(
     if not os.path.isdir(folder):
         problem = "this is a file" if os.path.exists(folder) else "no such folder"
         raise UserError(f"{folder}: {problem}; name a folder of runs, as `toytrans train` makes it")
-    from toytrans.training.folder import list_runs
+    from toytrans.training.listing import list_runs
 
     listed = list_runs(folder, Progress())
     if as_json:

@@ -14,7 +14,8 @@ from typing import Any
 
 from toytrans.cli.terminal import note
 from toytrans.training.checkpoint import Progress
-from toytrans.training.run import Record, Run
+from toytrans.training.folder import Record
+from toytrans.training.run import Run
 
 
 @contextmanager

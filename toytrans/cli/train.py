@@ -23,7 +23,7 @@ from toytrans.user_code import is_shipped
 if TYPE_CHECKING:
     from toytrans.config.schema import Config
     from toytrans.data.pairs import Pairs, Split
-    from toytrans.training.run import Record, Run
+    from toytrans.training.folder import Record
     from toytrans.training.trainer import Trainer
 
 SAMPLES, SHORT = 4, 10
@@ -96,7 +96,8 @@ def train(
         name = file.stem
         config = load_config(file, overrides or [], by_option)
     elif resume and out is not None:
-        from toytrans.training.run import CONFIG, Run
+        from toytrans.training.folder import CONFIG
+        from toytrans.training.run import Run
 
         Run.open(out, trust_code)
         name = out.name
@@ -195,55 +196,64 @@ def _report_stop(trainer: "Trainer", run: Path, processes: int) -> None:
         note(f"stopped at step {trainer.progress.step} and saved; go on with: {again}")
 
 
-def _print_results(trainer: "Trainer", path: Path) -> None:
+def _print_results(trainer: "Trainer", run: Path) -> None:
     """The table at the end of a training: the best checkpoint, measured as by `toytrans eval`."""
     from toytrans.data.pairs import all_pairs
     from toytrans.evaluation import evaluate
     from toytrans.model.seq2seq import count_parameters
-    from toytrans.training.run import Run
 
-    run, progress = Run.open(path, device=str(trainer.device)), trainer.progress
-    files = run.config.data.files
+    step, progress, settings = trainer.take_best(), trainer.progress, trainer.settings
+    files = settings.data.files
     splits: list[Split] = ["valid", "test"] if files is None or files.test else ["valid"]
+    pairs = {split: all_pairs(trainer.dataset, split) for split in splits}
     rows: list[Labelled] = []
     for split in splits:
-        pairs = all_pairs(trainer.dataset, split)
-        rows += parts_of(split, evaluate(run.model, pairs, run.facts))
+        rows += parts_of(split, evaluate(trainer.model, pairs[split], trainer.dataset.facts))
     reason = {
         "stop_at_exact_match": ", stopped at the exact match asked for",
         "patience": ", stopped for lack of progress",
         "max_seconds": ", stopped at the seconds allowed",
     }.get(trainer.stop_reason or "", "")
-    best = " (best validation)" if run.step != progress.step else ""
-    remark = fault_remark(run.config.fault)
+    best = " (best validation)" if step != progress.step else ""
+    remark = fault_remark(settings.fault)
     title = (
-        f"{count_parameters(run.model):,} parameters, {progress.step:,} steps in "
-        f"{progress.elapsed_s:.1f} s{reason}; measured: step {run.step}{best}"
+        f"{count_parameters(trainer.model):,} parameters, {progress.step:,} steps in "
+        f"{progress.elapsed_s:.1f} s{reason}; measured: step {step}{best}"
     )
     print_parts(f"{title}; {remark}" if remark else title, rows)
-    _print_translations(run, pairs)
+    example = _print_translations(trainer, pairs[splits[-1]])
+    _print_next(trainer, run, example)
 
 
-def _print_translations(run: "Run", pairs: "Pairs") -> None:
-    """A few translations, the run directory and the next commands."""
-    console, decode = output(), run.vocabulary.decode
+def _print_translations(trainer: "Trainer", pairs: "Pairs") -> str:
+    """What the model makes of a few short sources. Returns the longest of them."""
+    from toytrans.evaluation import translate
+
+    console, facts = output(), trainer.dataset.facts
+    decode = facts.vocabulary.decode
     console.print("[bold]translations[/bold]")
     short = (pairs.src_length <= SHORT).nonzero()[:, 0]
     shown = pairs.take(short[:SAMPLES] if len(short) else slice(SAMPLES))
     sources = [decode(ids) for ids in shown.src.tolist()]
-    answers = run.translate([" ".join(symbols) for symbols in sources])
-    for symbols, answer, ids in zip(sources, answers, shown.tgt.tolist(), strict=True):
-        expected = " ".join(decode(ids))
-        verdict = "right" if answer == expected else f"wrong: {expected}"
-        console.print(plain(f"  {' '.join(symbols)}  ->  {answer}  ({verdict})"))
+    answers = translate(trainer.model, sources, facts)
+    for source, answer, ids in zip(sources, answers, shown.tgt.tolist(), strict=True):
+        expected = decode(ids)
+        verdict = "right" if answer == expected else f"wrong: {' '.join(expected)}"
+        console.print(plain(f"  {' '.join(source)}  ->  {' '.join(answer)}  ({verdict})"))
     longest: list[str] = max(sources, key=len)
-    where, example = shlex.quote(str(run.path)), shlex.quote(" ".join(longest))
-    if not all(map(is_shipped, run.config.references.values())):
+    return " ".join(longest)
+
+
+def _print_next(trainer: "Trainer", run: Path, example: str) -> None:
+    """The run directory, and the next commands. example: a source."""
+    console, settings = output(), trainer.settings
+    where = shlex.quote(str(run))
+    if not all(map(is_shipped, settings.references.values())):
         where = f"{where} --trust-code"
-    commands = [f"eval {where}", f"translate {where} {example}", f"check {where}"]
-    if run.config.model.class_ is None:  # the layers of others are not known
+    commands = [f"eval {where}", f"translate {where} {shlex.quote(example)}", f"check {where}"]
+    if settings.model.class_ is None:  # the layers of others are not known
         commands.insert(2, f"inspect-masks {where}")
-    console.print("[bold]run[/bold]", plain(str(run.path)))
+    console.print("[bold]run[/bold]", plain(str(run)))
     console.print("[bold]next[/bold]")
     for command in commands:
         console.print(plain(f"  toytrans {command}"), soft_wrap=True)

@@ -11,7 +11,7 @@ from typing import Literal, NamedTuple
 from toytrans.config.faults import named_fault
 from toytrans.doctor.record import RunSnapshot
 from toytrans.exercises.fault_cards import CARDS
-from toytrans.training.run import Record
+from toytrans.training.folder import Record
 
 
 class Finding(NamedTuple):

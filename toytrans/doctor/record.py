@@ -16,7 +16,8 @@ from toytrans.data.pairs import DataFacts, Pairs, all_pairs
 from toytrans.errors import UserError
 from toytrans.tokens import EOS_ID
 from toytrans.training.checkpoint import Progress, load_checkpoint
-from toytrans.training.run import Record, Run
+from toytrans.training.folder import Record
+from toytrans.training.run import Run
 
 
 @dataclass(frozen=True)

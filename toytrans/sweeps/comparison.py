@@ -40,7 +40,8 @@ from toytrans.sweeps.measure import (
     written,
 )
 from toytrans.sweeps.trial import FAILED, read_failure
-from toytrans.training.run import CONFIG, METRICS, NOT_MEASURED, Run, is_run
+from toytrans.training.folder import CONFIG, METRICS, is_run
+from toytrans.training.run import NOT_MEASURED, Run
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

@@ -42,8 +42,8 @@ from toytrans.files import Unreadable, json_text, read_json, write_json
 from toytrans.sweeps.measure import Measure, measure_run, read_results
 from toytrans.training import devices
 from toytrans.training.devices import usable_cores
-from toytrans.training.lock import is_locked
-from toytrans.training.run import METRICS, Run
+from toytrans.training.folder import is_being_written
+from toytrans.training.run import Run
 from toytrans.training.session import open_session
 from toytrans.training.signals import end_at_once, exit_if_signalled
 from toytrans.user_code import digests, fault_in_user_code, hand_over, take_over
@@ -149,7 +149,7 @@ def run(trial: Trial) -> Failure | None:
     with contextlib.suppress(OSError):
         (trial.path / FAILED).unlink()
     deadline = time.monotonic() + SECONDS_FOR_LOCK
-    while is_locked(trial.path / METRICS) and time.monotonic() < deadline:
+    while is_being_written(trial.path) and time.monotonic() < deadline:
         time.sleep(0.2)
     try:
         return _train_and_measure(trial)

@@ -333,6 +333,16 @@ def weights_of(model: Seq2Seq) -> Tensors:
     return {f"weights/{name}": tensor for name, tensor in weights.items()}
 
 
+def load_weights(model: Seq2Seq, run: Path, step: int) -> None:
+    """Give a model the weights of a checkpoint. Raises UserError if it cannot be read, or is of
+    another model."""
+    _, tensors = load_checkpoint(run, step)
+    of_training = ("optimizer/", "random/")
+    weights = {name: x for name, x in tensors.items() if not name.startswith(of_training)}
+    with checkpoint_errors(run, step):
+        copy_into(weights_of(model), weights)
+
+
 def copy_into(ours: Tensors, theirs: Tensors) -> None:
     """Copy tensors by name, into those of a model.
 

@@ -1,85 +1,65 @@
-"""Which directory a run is in: the one that the user names, or the next free one below runs/."""
+"""The folder of a run: the files in it, where a new one is made, and who holds its lock.
 
-import contextlib
+    config.yaml        the config as it was given
+    resolved.yaml      the settings that followed: every key with its value
+    data.json          vocabulary, training lengths: what a run remembers of its data
+    environment.json   versions, device, precision, what else can change numbers
+    metrics.jsonl      one record a line, only appended to; the training holds its lock
+    checkpoints.json   checkpoints/step-N.safetensors: see checkpoint.py
+
+`RunWriter` writes them, and `Run` reads them. The lock is that of the open metrics.jsonl, which the
+system releases when the process ends, however it ends. Linux has locks of open files (OFD), which
+can be asked about without taking one. Other systems have flock; Windows and some network disks have
+no locks.
+"""
+
+import json
 import os
 import re
-import time
-from collections.abc import Callable, Iterator
+import struct
 from pathlib import Path
+from typing import Any, BinaryIO
 
-from toytrans.config.faults import is_hidden
+try:
+    import fcntl
+except ImportError:  # not on Windows
+    fcntl = None  # type: ignore[assignment]
+
 from toytrans.errors import UserError
-from toytrans.files import drafts_in
-from toytrans.training.checkpoint import saved_steps
-from toytrans.training.run import (
-    DATA,
-    ENVIRONMENT,
-    METRICS,
-    RESOLVED,
-    Run,
-    RunState,
-    is_run,
-    read_environment,
-    state_of,
-)
-from toytrans.training.writer import RunWriter
+from toytrans.files import Unreadable, drafts_in, open_regular, read_whole
+
+CONFIG, RESOLVED = "config.yaml", "resolved.yaml"
+DATA, ENVIRONMENT, METRICS = "data.json", "environment.json", "metrics.jsonl"
 
 RUNS = Path("runs")
 """The folder of runs without --out."""
 
+MOST_BYTES = 100_000_000
+"""Of a run's description: its vocabulary may be as large as a training file."""
 
-# To write to ----------------------------------------------------------------------------------
+Record = dict[str, Any]
+"""One line of metrics.jsonl. `step` is always there. A number is None where it was not finite, and
+`diverged` then names it; what was not measured is missing."""
 
 
-@contextlib.contextmanager
-def new_folder(stem: str, out: Path | None) -> Iterator[RunWriter]:
-    """Make the folder of a new run and hold its lock. Yields its writer.
+# What a folder holds ---------------------------------------------------------------------------
 
-    stem: the name of the config. out: the folder that the user named; None = runs/stem, or
-    runs/stem-2 and so on, whichever is free. It goes again if the block ends with an error before
-    it has described the run.
-    Raises UserError if the folder holds anything already.
-    """
-    while True:
-        path = out or RUNS / _next_name(stem)
-        check_free(path)
-        is_new = not path.exists()
-        try:
-            path.mkdir(parents=True, exist_ok=out is not None)
-            break
-        except OSError as error:
-            if out is not None or not path.is_dir():  # else another training was faster
-                raise UserError(
-                    f"{path}: cannot be made ({error.filename}: {error.strerror}); name another "
-                    "directory"
-                ) from None
+
+def is_run(path: Path) -> bool:
+    """Whether a path is a run directory."""
+    return os.path.isfile(path / RESOLVED) and os.path.isfile(path / DATA)  # of no name too long
+
+
+def read_environment(path: Path) -> dict[str, Any]:
+    """The contents of environment.json; empty if it cannot be read."""
     try:
-        with RunWriter(path).locked() as writer:
-            check_free(path)  # another training may have ended here just now
-            yield writer
-    except BaseException:
-        if is_new:
-            with contextlib.suppress(OSError):  # it holds something
-                path.rmdir()
-        raise
+        environment = json.loads(read_whole(path / ENVIRONMENT, MOST_BYTES))
+    except (OSError, UserError, ValueError, RecursionError):
+        return {}
+    return environment if isinstance(environment, dict) else {}
 
 
-def run_to_resume(stem: str, out: Path | None) -> Path | None:
-    """The run that --resume goes on with, if there is one: in the folder that the user named, or
-    the newest below runs/ that a config of this name made."""
-    if out is not None:
-        return out if is_run(out) else None
-    taken = _taken_names(stem)
-    for number in sorted(taken, reverse=True):
-        # runs/exp-2 may be the second run of exp.yaml or the first of exp-2.yaml
-        path = RUNS / taken[number]
-        made_by = read_environment(path).get("config", stem if number == 1 else "")
-        if made_by == stem and is_run(path):
-            return path
-    return None
-
-
-def check_free(path: Path) -> None:
+def check_folder_is_free(path: Path) -> None:
     """Raise UserError unless a folder for a new run is free: it does not exist, is empty, or holds
     what a training left that was killed before it had described its run."""
     try:
@@ -103,11 +83,31 @@ def check_free(path: Path) -> None:
         )
 
 
-def _next_name(stem: str) -> str:
+# Which folder it is ----------------------------------------------------------------------------
+
+
+def next_folder(stem: str) -> Path:
+    """The folder of the next run of a config: runs/stem, or runs/stem-2 and so on. Raises UserError
+    for a name that no folder can have."""
     if stem in (".", "..") or not stem.isprintable():
         raise UserError(f"{stem!r} is no name for a run; name its directory with --out")
     taken = _taken_names(stem)
-    return f"{stem}-{max(taken) + 1}" if taken else stem
+    return RUNS / (f"{stem}-{max(taken) + 1}" if taken else stem)
+
+
+def run_to_resume(stem: str, out: Path | None) -> Path | None:
+    """The run that --resume goes on with, if there is one: in the folder that the user named, or
+    the newest below runs/ that a config of this name made."""
+    if out is not None:
+        return out if is_run(out) else None
+    taken = _taken_names(stem)
+    for number in sorted(taken, reverse=True):
+        # runs/exp-2 may be the second run of exp.yaml or the first of exp-2.yaml
+        path = RUNS / taken[number]
+        made_by = read_environment(path).get("config", stem if number == 1 else "")
+        if made_by == stem and is_run(path):
+            return path
+    return None
 
 
 def _taken_names(stem: str) -> dict[int, str]:
@@ -117,47 +117,39 @@ def _taken_names(stem: str) -> dict[int, str]:
     return {int(found[1] or 1): found[0] for found in map(pattern.fullmatch, names) if found}
 
 
-# To read --------------------------------------------------------------------------------------
+# Its lock --------------------------------------------------------------------------------------
 
 
-def newest_run() -> Path:
-    """The newest run under runs/ that has a checkpoint and is no exercise.
+def take_lock(metrics: BinaryIO) -> bool:
+    """Take the lock of an open metrics.jsonl. Returns whether there are locks on this system.
 
-    Raises UserError if there is none.
+    Raises BlockingIOError if another process holds it.
     """
-    entries = RUNS.iterdir() if RUNS.is_dir() else ()
-    runs = [path for path in entries if is_run(path) and saved_steps(path)]
-    for path in sorted(runs, key=lambda run: (run / RESOLVED).stat().st_mtime_ns, reverse=True):
-        with contextlib.suppress(UserError):  # the command that opens it raises it again
-            if is_hidden(Run.open(path).config.fault):
-                continue
-        return path
-    raise UserError(
-        f"{RUNS}: no run here yet; train one, say `toytrans train textbook`, or name a run "
-        "directory"
-    )
+    try:
+        if hasattr(fcntl, "F_OFD_SETLK"):
+            fcntl.fcntl(metrics, fcntl.F_OFD_SETLK, _request())
+        elif fcntl is not None:
+            fcntl.flock(metrics, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except (BlockingIOError, PermissionError):  # some systems say the latter
+        raise BlockingIOError from None
+    except OSError:
+        return False
+    return fcntl is not None
 
 
-def list_runs(
-    folder: Path, follow: Callable[[str], None] = lambda _: None
-) -> list[tuple[Path, RunState, float, int]]:
-    """The runs in a folder and in the folders below it, the newest first.
+def is_being_written(path: Path) -> bool:
+    """Whether a training holds the lock of a run. False where that cannot be asked without taking
+    the lock."""
+    if not hasattr(fcntl, "F_OFD_GETLK"):
+        return False
+    try:
+        with open_regular(path / METRICS) as file:
+            answer = fcntl.fcntl(file, fcntl.F_OFD_GETLK, _request())
+    except (OSError, Unreadable):
+        return False
+    return bool(struct.unpack_from("h", answer)[0] != fcntl.F_UNLCK)
 
-    Of each: its path, its state, seconds since it was last written to, and bytes of its files.
-    follow: called with the path of each folder that is looked at.
-    """
-    runs = []
-    for root, names, files in os.walk(folder):
-        follow(root)
-        if METRICS in files or {RESOLVED, DATA} <= set(files):
-            names.clear()
-            sizes, times = [0], [0.0]
-            for inner, _, inside in os.walk(root):
-                for name in inside:
-                    with contextlib.suppress(OSError):  # a training has just removed it
-                        about = os.lstat(os.path.join(inner, name))
-                        sizes.append(about.st_size)
-                        times.append(about.st_mtime)
-            age = max(0.0, time.time() - max(times))
-            runs.append((Path(root), state_of(Path(root)), age, sum(sizes)))
-    return sorted(runs, key=lambda run: run[2])
+
+def _request() -> bytes:
+    """A `struct flock` that asks for an exclusive lock of the whole file."""
+    return struct.pack("hhqqi", fcntl.F_WRLCK, os.SEEK_SET, 0, 0, 0)

@@ -124,30 +124,28 @@ class Recorder:
         )
 
 
-def open_recorder(
-    config: Settings,
+def recorder_on_cuda(
+    settings: Settings,
     device: torch.device,
     precision: Precision,
     processes: int,
     report: Callable[[str], object],
-) -> Recorder | None:
-    """What takes the steps of a run on a CUDA device; None on others, where no step is recorded."""
-    if device.type != "cuda":
-        return None
-    why = why_eager(config, precision, processes)
+) -> Recorder:
+    """What takes the steps of a run on a CUDA device, and records them where that is of use."""
+    why = why_eager(settings, precision, processes)
     return Recorder(device, None if why else cuda_capture(device), report, why)
 
 
-def why_eager(config: Settings, precision: Precision, processes: int) -> str:
+def why_eager(settings: Settings, precision: Precision, processes: int) -> str:
     """Why the steps of a run are not recorded, in a few words; empty if they are."""
     reasons = {
         f"{EAGER} is set": bool(os.environ.get(EAGER)),
-        f"d_model above {WIDEST}": config.model.d_model > WIDEST,
+        f"d_model above {WIDEST}": settings.model.d_model > WIDEST,
         "several processes": processes > 1,
-        "train.accumulate": config.train.accumulate > 1,
+        "train.accumulate": settings.train.accumulate > 1,
         "train.precision fp64": precision == "fp64",
-        "a fault": config.fault is not None,
-        "code of your own": any(key.startswith("model.") for key in config.references),
+        "a fault": settings.fault is not None,
+        "code of your own": any(key.startswith("model.") for key in settings.references),
     }
     return ", ".join(reason for reason, holds in reasons.items() if holds)
 

@@ -1,19 +1,12 @@
-"""A run on disk, as everybody reads it: a directory that training writes.
-
-    config.yaml        the config as it was given
-    resolved.yaml      the settings that followed: every key with its value
-    data.json          vocabulary, training lengths: what a run remembers of its data
-    environment.json   versions, device, precision, what else can change numbers
-    metrics.jsonl      one record a line, only appended to; the training holds its lock
-    checkpoints.json   checkpoints/step-N.safetensors: see checkpoint.py
+"""A run on disk, as everybody reads it; folder.py says which files it has.
 
 Reading takes no lock and writes nothing. Settings and data facts are read where a run is opened;
-records, checkpoints and the model are read when they are first asked for.
+records, checkpoints and the model are read when they are first asked for. A training reads a run
+only to go on with it.
 """
 
 import contextlib
 import io
-import json
 import os
 from collections.abc import Callable
 from dataclasses import dataclass, replace
@@ -27,7 +20,6 @@ from toytrans.arguments import check_choice, check_whole, checked_lengths
 from toytrans.config.faults import fault_remark
 from toytrans.config.load import load_saved_config, load_settings
 from toytrans.config.schema import Config, Settings
-from toytrans.data.files import MOST_BYTES
 from toytrans.data.pairs import MOST_TARGET_GROWTH, DataFacts, Side, Split
 from toytrans.data.selection import Selection, pairs_of_files, pairs_of_split, trained_lengths
 from toytrans.errors import UserError
@@ -41,18 +33,24 @@ from toytrans.training.checkpoint import (
     CHECKPOINTS,
     Count,
     Progress,
-    checkpoint_errors,
     checkpoint_file,
-    copy_into,
-    load_checkpoint,
+    load_weights,
     pick_step,
     read_progress,
     read_trained_with,
     saved_steps,
-    weights_of,
 )
 from toytrans.training.devices import choose_device, tuned
-from toytrans.training.lock import is_locked
+from toytrans.training.folder import (
+    CONFIG,
+    DATA,
+    METRICS,
+    MOST_BYTES,
+    RESOLVED,
+    Record,
+    is_being_written,
+    read_environment,
+)
 from toytrans.training.trained_with import (
     TrainedWith,
     changed_files,
@@ -60,13 +58,6 @@ from toytrans.training.trained_with import (
     unlike_settings,
 )
 from toytrans.user_code import trust
-
-CONFIG, RESOLVED = "config.yaml", "resolved.yaml"
-DATA, ENVIRONMENT, METRICS = "data.json", "environment.json", "metrics.jsonl"
-
-Record = dict[str, Any]
-"""One line of metrics.jsonl. `step` is always there. A number is None where it was not finite, and
-`diverged` then names it; what was not measured is missing."""
 
 NOT_MEASURED = "not measured"
 """What is shown for a number that is None or missing."""
@@ -243,11 +234,7 @@ class Run:
         self.check_settings()
         model = build_model(self.config, self.facts.vocabulary)
         self._pick_again_if_gone()
-        _, saved = load_checkpoint(self.path, self.step)
-        of_training = ("optimizer/", "random/")
-        theirs = {name: x for name, x in saved.items() if not name.startswith(of_training)}
-        with checkpoint_errors(self.path, self.step):
-            copy_into(weights_of(model), theirs)
+        load_weights(model, self.path, self.step)
         return model.eval().to(choose_device(self.device))
 
     def _pick_again_if_gone(self) -> None:
@@ -373,14 +360,9 @@ class Run:
 # What can be said of a path that may hold no run ------------------------------------------------
 
 
-def is_run(path: Path) -> bool:
-    """Whether a path is a run directory."""
-    return os.path.isfile(path / RESOLVED) and os.path.isfile(path / DATA)  # of no name too long
-
-
 def state_of(path: Path) -> RunState:
     """How far a run has come, now. Damage is a state, not an error."""
-    state: State = "being written" if is_locked(path / METRICS) else "unfinished"
+    state: State = "being written" if is_being_written(path) else "unfinished"
     try:
         run = Run.open(path)
         progress = run.progress()
@@ -393,15 +375,6 @@ def state_of(path: Path) -> RunState:
         if state == "unfinished" and progress.stop_reason(run.config.train):
             state = "finished"
     return RunState(state, step, run.config.train.max_steps, best, run.config.fault)
-
-
-def read_environment(path: Path) -> dict[str, Any]:
-    """The contents of environment.json; empty if it cannot be read."""
-    try:
-        environment = json.loads(read_whole(path / ENVIRONMENT, MOST_BYTES))
-    except (OSError, UserError, ValueError, RecursionError):
-        return {}
-    return environment if isinstance(environment, dict) else {}
 
 
 def read_records(file: Path) -> tuple[list[Record], int]:

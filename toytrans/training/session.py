@@ -13,13 +13,11 @@ processes the first alone writes.
 import contextlib
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any, get_args
+from typing import TYPE_CHECKING
 
 import torch
 
 from toytrans.config.faults import fault_remark
-from toytrans.config.load import settings_for_resume
-from toytrans.config.schedules import first_difference, learning_rate
 from toytrans.config.schema import Config, Settings
 from toytrans.data.open import check_dataset, open_dataset
 from toytrans.data.pairs import Dataset
@@ -27,18 +25,21 @@ from toytrans.errors import UserError
 from toytrans.model.build import build_model, check_fault
 from toytrans.model.seq2seq import Seq2Seq
 from toytrans.model.transformer import Transformer
+from toytrans.named import import_named
 from toytrans.resolve import naming_origins, resolve
 from toytrans.training.devices import Precision, choose_device, choose_precision
 from toytrans.training.distributed import rank_and_processes
-from toytrans.training.environment import changes, environment_of
-from toytrans.training.folder import new_folder, run_to_resume
-from toytrans.training.graphs import open_recorder
+from toytrans.training.environment import environment_of
+from toytrans.training.folder import run_to_resume
 from toytrans.training.rehearsal import check_dtype, rehearse
-from toytrans.training.run import Run
 from toytrans.training.signals import collect_signals
 from toytrans.training.trainer import Trainer
-from toytrans.training.writer import RunWriter
+from toytrans.training.writer import RunWriter, new_run
 from toytrans.user_code import shown
+
+if TYPE_CHECKING:
+    from toytrans.training.graphs import Recorder
+    from toytrans.training.resume import ResumedRun
 
 
 @contextlib.contextmanager
@@ -64,37 +65,41 @@ def open_session(
     rank, processes = rank_and_processes()
     with contextlib.ExitStack() as stack:
         writer: RunWriter | None = None
-        saved: Run | None = None
+        saved: ResumedRun | None = None
         path = run_to_resume(name, out) if resume else None
         if path is None:
             settings = resolve(config)
         else:
             if rank == 0:
                 writer = stack.enter_context(RunWriter(path).locked())
-            saved = Run.open(path)
-            settings = _settings_to_resume(saved, config)
+            saved = import_named("toytrans.training.resume:ResumedRun")(path, config)
+            settings = saved.settings
         if settings.fault is not None and processes > 1:  # its loss may be no sum over rows
             remark = fault_remark(settings.fault)
             raise UserError(f"{remark}: trains in one process, without torchrun")
         chosen = choose_device(device or settings.device)
         with naming_origins(config):
             check_fault(settings.fault, settings.model)
-            dataset = _open_data(settings, saved)
-        precision = _precision(settings, saved, chosen)
+            dataset = open_dataset(settings)
+            if saved is not None:
+                saved.check_data(dataset.facts)
+            check_dataset(settings, dataset)
+        asked = saved.precision if saved else settings.train.precision
+        precision = choose_precision(asked, chosen, settings.model.d_model)
         recorder = open_recorder(settings, chosen, precision, processes, report)
         model = new_model(settings, dataset, precision, chosen)
         signals = stack.enter_context(collect_signals(waits or processes > 1))
         if writer is None and rank == 0:
-            writer = stack.enter_context(new_folder(name, out))
+            writer = stack.enter_context(new_run(name, out))
         trainer = Trainer(settings, dataset, model, precision, writer, signals, recorder)
-        if saved is not None:
-            trainer.resume(saved.path)
+        if path is not None:
+            trainer.resume(path)
         environment = environment_of(chosen, precision, processes)
         environment["config"] = saved.environment.get("config", name) if saved else name
         if writer is not None:
             notes = [*_opening(trainer, writer), *dataset.notes, writer.note]
             if saved is not None and trainer.saved_step is not None:
-                notes += _what_changed(saved, trainer, environment)
+                notes += saved.what_changed(trainer, environment)
             elif resume:
                 notes.append("no checkpoint to resume from; starting at step 0")
             for sentence in filter(None, notes):
@@ -104,14 +109,6 @@ def open_session(
         if writer is not None:
             writer.describe(config, settings, dataset.facts, environment)
         yield trainer
-
-
-def _settings_to_resume(saved: Run, config: Config) -> Settings:
-    """The settings under which a run goes on. Raises UserError if they, or those that its newest
-    checkpoint was trained with, are not those of the run."""
-    if saved.steps:
-        saved.at("last").check_settings()
-    return settings_for_resume(saved.given, saved.config, config, saved.path)
 
 
 def new_model(
@@ -125,25 +122,19 @@ def new_model(
     return model.to(device)
 
 
-def _open_data(settings: Settings, saved: Run | None) -> Dataset:
-    """The data, checked. Raises UserError if it is not that of the saved run."""
-    dataset = open_dataset(settings)
-    if saved is not None and dataset.facts != saved.facts:
-        raise UserError(
-            f"{saved.path}: the training data is not that of the saved run; put it back, or start "
-            "another run with --out"
-        )
-    check_dataset(settings, dataset)
-    return dataset
-
-
-def _precision(settings: Settings, saved: Run | None, device: torch.device) -> Precision:
-    """The precision of the settings. What `auto` chose for the saved run stays."""
-    asked = settings.train.precision
-    before: Any = saved.environment.get("precision") if saved else None
-    if asked == "auto" and before in get_args(Precision):
-        asked = before
-    return choose_precision(asked, device, settings.model.d_model)
+def open_recorder(
+    settings: Settings,
+    device: torch.device,
+    precision: Precision,
+    processes: int,
+    report: Callable[[str], object],
+) -> "Recorder | None":
+    """What takes the steps of a run on a CUDA device; None on others, where no step is recorded."""
+    if device.type != "cuda":
+        return None
+    make = import_named("toytrans.training.graphs:recorder_on_cuda")
+    recorder: Recorder = make(settings, device, precision, processes, report)
+    return recorder
 
 
 def _opening(trainer: Trainer, writer: RunWriter) -> list[str]:
@@ -162,29 +153,3 @@ def _opening(trainer: Trainer, writer: RunWriter) -> list[str]:
     given = model.positions.summary if isinstance(model, Transformer) else ""
     name = shown(model.settings.positions)
     return [first, f"positions {name}: {given}; not the paper's" if given else ""]
-
-
-def _what_changed(saved: Run, trainer: Trainer, environment: dict[str, Any]) -> list[str]:
-    """Where a resumed run goes on, and what is not as it was when it was saved."""
-    return [
-        f"resumed at step {trainer.progress.step}",
-        *saved.at("last").notes,
-        changes(saved.environment, environment),
-        _schedule(saved.config, trainer),
-    ]
-
-
-def _schedule(saved: Settings, trainer: Trainer) -> str:
-    """A sentence if another limit of steps has changed the learning rate of a step to come; else
-    empty."""
-    train = trainer.settings.train
-    step = first_difference(saved.train, train, trainer.progress.step + 1)
-    if step is None:
-        return ""
-    before, now = (learning_rate(step, each) for each in (saved.train, train))
-    from_there = "" if step == trainer.progress.step + 1 else f" from step {step}"
-    return (
-        f"the {train.schedule} schedule now ends at step {train.max_steps}, not "
-        f"{saved.train.max_steps}: the learning rate goes on{from_there} at {now:.3g}, not "
-        f"{before:.3g}"
-    )

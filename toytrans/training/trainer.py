@@ -12,6 +12,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 from itertools import islice
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
@@ -30,7 +31,9 @@ from toytrans.training.checkpoint import (
     checkpoint_errors,
     copy_into,
     load_newest,
+    load_weights,
     new_window,
+    pick_step,
     weights_of,
 )
 from toytrans.training.devices import Precision, generators
@@ -40,11 +43,13 @@ from toytrans.training.distributed import (
     rows_of,
     sum_over_processes,
 )
-from toytrans.training.graphs import Recorder
+from toytrans.training.folder import Record
 from toytrans.training.loss import objective_of
 from toytrans.training.optimizer import AdamW
-from toytrans.training.run import Record
 from toytrans.training.writer import RunWriter
+
+if TYPE_CHECKING:
+    from toytrans.training.graphs import Recorder
 
 SECONDS_BETWEEN_SAVES = 60.0
 """A checkpoint is written after every evaluation, and at least this often."""
@@ -71,7 +76,7 @@ class Trainer:
         precision: Precision,
         writer: RunWriter | None = None,
         signals: list[int] | None = None,
-        recorder: Recorder | None = None,
+        recorder: "Recorder | None" = None,
     ) -> None:
         self.settings = settings
         self.dataset = dataset
@@ -306,8 +311,8 @@ class Trainer:
         random = {name: each.get_state() for name, each in self._generators().items()}
         return replace(self.progress, window=window), self.tensors() | random
 
-    def resume(self, run: Path) -> bool:
-        """Take over the newest checkpoint of a run. Returns whether there is one.
+    def resume(self, run: Path) -> None:
+        """Take over the newest checkpoint of a run, if it has one.
 
         Raises UserError if it cannot be read or is of another model, or if all of them are gone.
         """
@@ -315,7 +320,14 @@ class Trainer:
         if found is not None:
             with checkpoint_errors(run, found[0].step):
                 self._restore(*found)
-        return found is not None
+
+    def take_best(self) -> int:
+        """Give the model the weights of the best checkpoint on validation data, at the end of the
+        training. Returns its step. Raises UserError if it cannot be read."""
+        assert self.writer is not None, "the first process keeps the checkpoints"
+        step = pick_step(self.writer.path, "best")
+        load_weights(self.model, self.writer.path, step)
+        return step
 
     def _restore(self, progress: Progress, tensors: Tensors) -> None:
         if progress.window.keys() != self.progress.window.keys():

@@ -1,5 +1,5 @@
-"""The one writer of a run directory: it holds the lock, and writes the description of the run, its
-records and its checkpoints. Of several processes only the first has one."""
+"""The one writer of a run: it makes the folder, holds the lock, and writes the description of the
+run, its records and its checkpoints. Of several processes only the first has one."""
 
 import contextlib
 import json
@@ -28,8 +28,17 @@ from toytrans.training.checkpoint import (
     save_checkpoint,
     try_to_save,
 )
-from toytrans.training.lock import take_lock
-from toytrans.training.run import CONFIG, DATA, ENVIRONMENT, METRICS, RESOLVED, Record
+from toytrans.training.folder import (
+    CONFIG,
+    DATA,
+    ENVIRONMENT,
+    METRICS,
+    RESOLVED,
+    Record,
+    check_folder_is_free,
+    next_folder,
+    take_lock,
+)
 from toytrans.training.trained_with import TrainedWith, trained_with
 
 
@@ -43,13 +52,13 @@ class RunWriter:
         self.path, self.note = path, ""
         self._locked: os.stat_result | None = None
         self._trained_with: TrainedWith | None = None
+        self._is_described = False
 
     @contextlib.contextmanager
     def locked(self) -> Iterator["RunWriter"]:
         """Hold the lock of the run, until the block or the process ends. Raises UserError if
         another training holds it."""
         metrics = self.path / METRICS
-        is_new = not os.path.lexists(metrics)
         with disk_errors(self.path, METRICS):
             file = open_to_append(metrics)
         with file:
@@ -65,12 +74,7 @@ class RunWriter:
                     "meanwhile"
                 )
             self._locked = os.fstat(file.fileno())
-            try:
-                yield self
-            except BaseException:
-                if is_new and self._trained_with is None:  # not described
-                    metrics.unlink(missing_ok=True)  # what is refused leaves nothing behind
-                raise
+            yield self
 
     def describe(
         self, given: Config, settings: Settings, facts: DataFacts, environment: dict[str, Any]
@@ -96,6 +100,14 @@ class RunWriter:
             write_json(self.path / ENVIRONMENT, environment)
             write_file(self.path / CONFIG, as_yaml(given).encode())
             write_file(self.path / RESOLVED, as_yaml(settings).encode())
+        self._is_described = True
+
+    def remove_undescribed(self) -> None:
+        """Remove what was written of a new run that was refused before it was described whole."""
+        if not self._is_described:
+            for name in (CONFIG, ENVIRONMENT, DATA, METRICS):
+                with contextlib.suppress(OSError):
+                    (self.path / name).unlink()
 
     def append(self, record: Record) -> None:
         """Add a line to metrics.jsonl. NaN and infinity become null."""
@@ -125,3 +137,40 @@ class RunWriter:
             raise UserError(
                 f"{file}: moved or replaced while training; go on with --resume where the run is"
             )
+
+
+@contextlib.contextmanager
+def new_run(stem: str, out: Path | None) -> Iterator[RunWriter]:
+    """Make the folder of a new run and hold its lock. Yields its writer.
+
+    stem: the name of the config. out: the folder that the user named; None = runs/stem, or
+    runs/stem-2 and so on, whichever is free. It goes again if the block ends with an error before
+    it has described the run.
+    Raises UserError if the folder holds anything already.
+    """
+    while True:
+        path = out or next_folder(stem)
+        check_folder_is_free(path)
+        is_new = not path.exists()
+        try:
+            path.mkdir(parents=True, exist_ok=out is not None)
+            break
+        except OSError as error:
+            if out is not None or not path.is_dir():  # else another training was faster
+                raise UserError(
+                    f"{path}: cannot be made ({error.filename}: {error.strerror}); name another "
+                    "directory"
+                ) from None
+    try:
+        with RunWriter(path).locked() as writer:
+            check_folder_is_free(path)  # another training may have ended here just now
+            try:
+                yield writer
+            except BaseException:
+                writer.remove_undescribed()
+                raise
+    except BaseException:
+        if is_new:
+            with contextlib.suppress(OSError):  # it holds something
+                path.rmdir()
+        raise

@@ -1,0 +1,73 @@
+"""Going on with a run: under which settings, what must be as it was, and what has changed.
+
+Only `train --resume` imports this, because a new run reads no other.
+"""
+
+from pathlib import Path
+from typing import Any, Literal, get_args
+
+from toytrans.config.load import settings_for_resume
+from toytrans.config.schedules import first_difference, learning_rate
+from toytrans.config.schema import Config, Settings
+from toytrans.data.pairs import DataFacts
+from toytrans.errors import UserError
+from toytrans.training.devices import Precision
+from toytrans.training.environment import changes
+from toytrans.training.run import Run
+from toytrans.training.trainer import Trainer
+
+
+class ResumedRun:
+    """A run that a training goes on with.
+
+    settings: its own, within the limits of the config that is given now.
+    """
+
+    def __init__(self, path: Path, given: Config) -> None:
+        """Raises UserError if the settings, or those that the newest checkpoint was trained with,
+        are not those of the run."""
+        self.run = Run.open(path)
+        if self.run.steps:
+            self.run.at("last").check_settings()
+        self.settings = settings_for_resume(self.run.given, self.run.config, given, path)
+        self.environment = self.run.environment
+
+    def check_data(self, facts: DataFacts) -> None:
+        """Raise UserError if the training data is not that of the run."""
+        if facts != self.run.facts:
+            raise UserError(
+                f"{self.run.path}: the training data is not that of the saved run; put it back, or "
+                "start another run with --out"
+            )
+
+    @property
+    def precision(self) -> Precision | Literal["auto"]:
+        """The precision of the settings. What `auto` chose before stays."""
+        asked = self.settings.train.precision
+        before: Any = self.environment.get("precision")
+        return before if asked == "auto" and before in get_args(Precision) else asked
+
+    def what_changed(self, trainer: Trainer, environment: dict[str, Any]) -> list[str]:
+        """Where the training goes on, and what is not as it was when the run was saved."""
+        return [
+            f"resumed at step {trainer.progress.step}",
+            *self.run.at("last").notes,
+            changes(self.environment, environment),
+            _change_of_rate(self.run.config, trainer),
+        ]
+
+
+def _change_of_rate(saved: Settings, trainer: Trainer) -> str:
+    """A sentence if another limit of steps has changed the learning rate of a step to come; else
+    empty."""
+    train = trainer.settings.train
+    step = first_difference(saved.train, train, trainer.progress.step + 1)
+    if step is None:
+        return ""
+    before, now = (learning_rate(step, each) for each in (saved.train, train))
+    from_there = "" if step == trainer.progress.step + 1 else f" from step {step}"
+    return (
+        f"the {train.schedule} schedule now ends at step {train.max_steps}, not "
+        f"{saved.train.max_steps}: the learning rate goes on{from_there} at {now:.3g}, not "
+        f"{before:.3g}"
+    )
