@@ -8,8 +8,7 @@ itself what it needs. Code of the user's that the config names is loaded for tha
 trusted before.
 """
 
-import contextlib
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 from toytrans.config.schedules import check_schedule_name
@@ -25,8 +24,9 @@ from toytrans.config.schema import (
     TrainConfig,
     TrainSettings,
 )
+from toytrans.config.yaml import naming_origins
 from toytrans.data.open import check_lengths, longest_source, task_of
-from toytrans.errors import BadKey, UserError
+from toytrans.errors import BadKey
 from toytrans.model.positions import (
     SCHEMES,
     check_scheme_name,
@@ -44,7 +44,7 @@ has room for them."""
 
 def resolve(config: Config) -> Settings:
     """The complete settings of a config. Raises UserError with the place of the key."""
-    with naming_origins(config):
+    with naming_origins(config.origins):
         model = resolve_model(config.model)
         data = _data(config.data, model)
         train = _train(config.train)
@@ -52,26 +52,17 @@ def resolve(config: Config) -> Settings:
     return Settings.model_validate(rest | {"data": data, "model": model, "train": train})
 
 
-@contextlib.contextmanager
-def naming_origins(config: Config) -> Iterator[None]:
-    """Add to a key that is refused in the block where it was written: file and line, or option."""
-    try:
-        yield
-    except BadKey as error:
-        origin = config.origins.of(error.key)
-        raise UserError(f"{origin}: {error}" if origin else str(error)) from None
-
-
 # model ---------------------------------------------------------------------------------------
 
 
 def resolve_model(model: ModelConfig) -> ModelSettings:
     """The section `model` with what follows from its position schemes. Raises BadKey."""
-    check_scheme_name(model.positions)
     if model.class_ is not None:  # the user's own model, which heeds what it likes
+        check_scheme_name(model.positions)
         defaults = {"cross_positions": "none", "source_bos": False, "score_cap": 0.0}
         return ModelSettings.model_validate(fill_missing(model, defaults))
     scheme = position_class(model.positions)
+    _check_places(model, scheme)
     name = model.cross_positions
     if name is None:
         name = model.positions if scheme.measures_cross_attention() else "none"
@@ -84,31 +75,25 @@ def resolve_model(model: ModelConfig) -> ModelSettings:
         "cross_positions": name,
         "source_bos": needs_bos,
         "score_cap": scheme.default_score_cap,
-        "max_positions": _table_rows(model, scheme),
+        "max_positions": 2048 if model.random_positions else scheme.default_max_positions,
     }
     settings = ModelSettings.model_validate(fill_missing(model, defaults))
     scheme.check(settings)
     return settings
 
 
-def _table_rows(model: ModelConfig, scheme: type[Positions]) -> int | None:
-    """How many places a scheme has where the config does not say it; None means any number.
-
-    Raises BadKey where the config says it of a scheme that has no table.
-    """
-    if model.random_positions:
-        if not scheme.takes_random_positions:
-            names = [each for each in SCHEMES if scheme_class(each).takes_random_positions]
-            raise BadKey("model.random_positions", f"belongs to positions: {' or '.join(names)}")
-        return 2048
-    if scheme.default_max_positions is not None:
-        return scheme.default_max_positions
+def _check_places(model: ModelConfig, scheme: type[Positions]) -> None:
+    """Raise BadKey where a scheme takes no random positions, or has no table whose rows a config
+    could say."""
+    if model.random_positions and not scheme.takes_random_positions:
+        names = [each for each in SCHEMES if scheme_class(each).takes_random_positions]
+        raise BadKey("model.random_positions", f"belongs to positions: {' or '.join(names)}")
+    has_table = model.random_positions or scheme.default_max_positions is not None
     is_own = is_reference(model.positions) or is_reference(model.cross_positions)
-    if model.max_positions is not None and not is_own:
+    if model.max_positions is not None and not has_table and not is_own:
         names = [each for each in SCHEMES if scheme_class(each).default_max_positions is not None]
         reason = f"belongs to positions: {' or '.join(names)}, and to random_positions"
         raise BadKey("model.max_positions", reason)
-    return None
 
 
 # data ----------------------------------------------------------------------------------------

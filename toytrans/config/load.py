@@ -1,4 +1,4 @@
-"""Read, override, check, save and compare configs.
+"""Read, override, check and save configs.
 
 A YAML file becomes a tree of plain values with the origin of every key (`yaml`). `--set` overrides
 are laid over it. Pydantic checks the whole and makes a `Config` of it; or of the complete file that
@@ -14,19 +14,30 @@ from typing import Any, TypeVar
 
 from pydantic import ValidationError
 
-from toytrans.config.schema import Config, KeyOrigins, Settings
-from toytrans.config.yaml import Tree, parse_value, read_yaml, show_value, write_yaml
+from toytrans.config.schema import Config, Settings
+from toytrans.config.yaml import (
+    Tree,
+    naming_origins,
+    parse_yaml,
+    read_yaml,
+    write_yaml,
+)
 from toytrans.errors import UserError, did_you_mean
+from toytrans.named import import_named
 from toytrans.user_code import SHIPPED, is_reference, trust
 
-LIMITS = ("max_steps", "max_seconds", "stop_at_exact_match", "patience")
-MAY_DIFFER = ("device", *(f"train.{key}" for key in (*LIMITS, "keep_checkpoints")))
+MAY_DIFFER = (
+    "device",
+    "train.max_steps",
+    "train.max_seconds",
+    "train.stop_at_exact_match",
+    "train.patience",
+    "train.keep_checkpoints",
+)
 """What may change when a run is resumed: limits, and what changes no numbers."""
 
 OWN_CODE = ("data.task", "model.class", "model.positions", "model.cross_positions")
 """Keys that may name code of the user's."""
-
-FILES = ("data.files.train", "data.files.valid", "data.files.test")
 
 KEY_OPTIONS = {"device": "--device", "fault": "--break", "seed": "--seed"}
 """Options of commands that give one key, by that key."""
@@ -60,7 +71,7 @@ def load_saved_config(
     """
     tree = read_yaml(path)
     _override(tree, overrides, by_option)
-    config = _validate(Config, tree)
+    config = validate(Config, tree).with_origins(tree.origins)
     trust(code for key, code in config.references.items() if config.origins.of(key) == "--set")
     return config
 
@@ -71,7 +82,7 @@ def load_settings(path: Path) -> Settings:
     No code is run, and nothing is derived afresh, so a model stays what it was when a later version
     has other defaults.
     """
-    return _validate(Settings, read_yaml(path))
+    return validate(Settings, read_yaml(path))
 
 
 def shipped() -> list[str]:
@@ -88,88 +99,45 @@ def read_tree(path: Path) -> Tree:
             raise UserError(f"{path}: no such file and no shipped config; {hint}")
         path = SHIPPED / f"{path}.yaml"
     tree = read_yaml(path)
-    look_for_code(tree, path.parent)
+    make_code_paths_absolute(tree, path.parent)
     return tree
 
 
-def look_for_code(tree: Tree, folder: Path) -> None:
-    """Take the files of code that a tree names, FILE.py:NAME, from a folder, rather than from
-    where the command runs."""
+def make_code_paths_absolute(tree: Tree, folder: Path) -> None:
+    """Write the code that a tree names, FILE.py:NAME, as a path from a folder: that of the config,
+    wherever the command runs."""
     for key in OWN_CODE:
         section, _, name = key.partition(".")
         values = tree.values.get(section)
-        if isinstance(values, dict) and isinstance(code := values.get(name), str):
-            values[name] = str(folder.absolute() / code) if is_reference(code) else code
+        if isinstance(values, dict):  # else it is refused later
+            code = values.get(name)
+            if isinstance(code, str) and is_reference(code):
+                values[name] = str(folder.absolute() / code)
 
 
 def trusted_config(tree: Tree) -> Config:
     """The config of values that the user has given, whose code may run from now on. Raises
     UserError with file, line and key."""
-    config = _validate(Config, tree)
+    config = validate(Config, tree).with_origins(tree.origins)
     trust(config.references.values())
     return config
 
 
-def _validate(kind: type[Description], tree: Tree) -> Description:
-    """The config or the settings of a tree of values, in which nothing is trusted."""
-    origins = KeyOrigins({"": tree.name} | tree.origins)
+def validate(kind: type[Description], tree: Tree) -> Description:
+    """The config or the settings of a tree of values, in which nothing is trusted. Raises UserError
+    with file, line and key."""
     try:
-        return kind.model_validate(tree.values, context=origins)
+        with naming_origins(tree.origins):
+            return kind.model_validate(tree.values)
     except ValidationError as error:
-        from toytrans.config.refusals import reason_of  # with the table of keys, for an error alone
-
-        raise UserError(reason_of(error, origins)) from None
+        reason_of = import_named("toytrans.config.refusals:reason_of")
+        raise UserError(reason_of(error, tree.origins)) from None
 
 
 def as_yaml(config: Config) -> str:
     """What was stated in a config, as YAML text; of `Settings` every key."""
     is_complete = isinstance(config, Settings)
     return write_yaml(config.model_dump(mode="json", exclude_unset=not is_complete))
-
-
-# Going on with a run -------------------------------------------------------------------------
-
-
-def settings_for_resume(saved: Config, settings: Settings, given: Config, run: Path) -> Settings:
-    """The settings with which a run goes on: its own, within the limits of a given config.
-
-    saved: the config that the run was started with. settings: what followed from it, which stays.
-    given: a config that may differ in limits, in the device, and in where files lie. What these
-    hold counts, and the run compares that.
-    Raises UserError with the keys that differ otherwise: `key (was -> is)`.
-    """
-    before, resolved, after = (
-        flatten(each.model_dump(mode="json")) for each in (saved, settings, given)
-    )
-    moved = _moved(before, after)
-    changed = [
-        f"{key} ({show_value(before.get(key))} -> {show_value(after.get(key))})"
-        for key in sorted((before.keys() | after.keys()) - {*MAY_DIFFER, *moved})
-        if after.get(key) not in (before.get(key), resolved.get(key))
-    ]
-    if changed:
-        raise UserError(
-            f"{run}: cannot resume with other settings: {', '.join(changed)}; "
-            "set them back, or start another run with --out"
-        )
-    tree = Tree(str(run), settings.model_dump(mode="json"))
-    for key in (*MAY_DIFFER, *moved):
-        set_key(tree, key, after[key], "the config")
-    if given.train.warmup_steps is None:  # it followed from max_steps, which may be lower now
-        warmup = min(settings.train.warmup_steps, given.train.max_steps)
-        set_key(tree, "train.warmup_steps", warmup, "the config")
-    return _validate(Settings, tree)
-
-
-def _moved(before: dict[str, Any], after: dict[str, Any]) -> list[str]:
-    """The keys of files, and of own code by the same name, which may lie in another place now."""
-    files = [key for key in FILES if before.get(key) and after.get(key)]
-    named = [key for key in OWN_CODE if is_reference(before[key]) and is_reference(after[key])]
-    return files + [key for key in named if _name_of(before[key]) == _name_of(after[key])]
-
-
-def _name_of(reference: str) -> str:
-    return reference.rpartition(":")[2]
 
 
 # Changing ------------------------------------------------------------------------------------
@@ -194,7 +162,8 @@ def lay_over(tree: Tree, override: str, given_as: str = "--set") -> None:
     key, equals, text = override.partition("=")
     if not equals or not re.fullmatch(r"\w+(\.\w+){0,9}", key):  # no key is even as deep
         raise UserError(f"{given_as} {override}: write it as section.key=value, say train.lr=1e-3")
-    set_key(tree, key, parse_value(text, f"{given_as} {key}"), given_as)
+    value, _ = parse_yaml(text, f"{given_as} {key}", numbered=False)
+    set_key(tree, key, value, given_as)
 
 
 def set_key(tree: Tree, key: str, value: Any, origin: str) -> None:

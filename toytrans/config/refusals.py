@@ -8,11 +8,10 @@ from typing import Any
 from pydantic import ValidationError
 
 from toytrans.config.keys import keys, nearest_key
-from toytrans.config.schema import KeyOrigins
-from toytrans.config.yaml import IN_PYTHON, show_value
+from toytrans.config.yaml import IN_PYTHON, KeyOrigins, show_value
 from toytrans.errors import did_you_mean
 
-LIMITS = {"ge": "at least", "gt": "more than", "le": "at most", "lt": "less than"}
+BOUNDS = {"ge": "at least", "gt": "more than", "le": "at most", "lt": "less than"}
 """Pydantic's names for the bounds of a number, in words."""
 
 EXPECTED = {
@@ -37,10 +36,7 @@ def reason_of(error: ValidationError, origins: KeyOrigins) -> str:
     unknown = [problem for problem in problems if problem["type"] == "extra_forbidden"]
     problem = (unknown or problems)[0]
     kind, path = problem["type"], [str(part) for part in problem["loc"]]
-    if kind == "refusal":
-        path.append(problem["ctx"]["key"])
-        message = problem["ctx"]["reason"]
-    elif kind == "value_error":
+    if kind == "value_error":
         message = str(problem["ctx"]["error"])
     elif kind == "extra_forbidden":
         message = f"unknown key; {_instead_of('.'.join(path[:-1]), path[-1])}"
@@ -73,7 +69,7 @@ def _expected(problem: Any, path: str) -> str:
         return f"; {did_you_mean(str(problem['input']), key.names)}"
     if key is not None and kind == "string_pattern_mismatch":
         return f", expected {key.meaning}"
-    for name, phrase in LIMITS.items():
+    for name, phrase in BOUNDS.items():
         if name in context:
             return f", expected {phrase} {context[name]}"
     return f", expected {EXPECTED.get(kind.partition('_')[0], str(problem['msg']))}"

@@ -3,7 +3,7 @@
 A `Config` is the file as it was given. A key that was left out has its default; where the default
 follows from other keys it stays None, and `toytrans.resolve` fills it. The result is a `Settings`:
 the same keys with nothing left open, from which data and models are made. Names of tasks, position
-schemes and faults are judged where these are, not here, so that a misspelt key is found before
+schemes and schedules are judged where these are, not here, so that a misspelt key is found before
 torch is imported. The text below a key is what `toytrans explain`, the docs and editors show; they
 get it from `toytrans.config.keys`.
 """
@@ -21,10 +21,10 @@ from pydantic import (
     Strict,
     model_validator,
 )
-from pydantic_core import PydanticCustomError
 
 from toytrans.config.faults import FAULTS, check_fault_name
-from toytrans.errors import UserError
+from toytrans.config.yaml import KeyOrigins
+from toytrans.errors import BadKey, UserError
 from toytrans.user_code import absolute, is_reference
 
 # The values of keys --------------------------------------------------------------------------
@@ -35,17 +35,8 @@ Range = Annotated[tuple[Length, Length], Strict(False)]
 Seed = Annotated[int, Field(ge=0, lt=2**31)]
 Positive = Annotated[int, Field(ge=1, le=10**9)]
 Examples = Annotated[int, Field(ge=1, le=10**7)]
-Symbols = Annotated[int, Field(ge=1, le=10**5)]
 Size = Annotated[int, Field(ge=1, le=2**20)]
-Depth = Annotated[int, Field(ge=1, le=1000)]
-Proportion = Annotated[float, Field(ge=0, le=1)]
-Device = Annotated[str, Field(pattern=r"^(auto|cpu|cuda|cuda:\d+|mps)$")]
-
-
-def refusal(key: str, reason: str) -> PydanticCustomError:
-    """What the validator of a section raises for one of its keys. A validator that means all that
-    it was given raises ValueError."""
-    return PydanticCustomError("refusal", "{reason}", {"key": key, "reason": reason})
+Layers = Annotated[int, Field(ge=1, le=1000)]
 
 
 def _shown_as(kind: str) -> Any:
@@ -71,20 +62,14 @@ def _name_or_code(text: str) -> str:
     return absolute(text) if is_reference(text) else text
 
 
-OwnCode = Annotated[str, AfterValidator(absolute), _shown_as("own code")]
-"""Code of the user's: FILE.py:NAME, with an absolute path."""
-
 NameOrCode = Annotated[str, AfterValidator(_name_or_code), _shown_as("name or own code")]
 """Something built in, by its name, or code of the user's."""
-
 
 Fault = Annotated[
     str,
     AfterValidator(check_fault_name),
     Field(json_schema_extra={"format": "name or hidden name", "enum": list(FAULTS)}),
 ]
-"""A fault, by its name or hidden as in an exercise. The config keeps the text as it was given."""
-
 FormatName = Literal["text", "tsv", "jsonl", "scan"]
 PadMask = Literal["keys", "keys_and_queries"]
 
@@ -125,7 +110,7 @@ class DataConfig(Section):
     """Synthetic task, or your own: FILE.py:NAME. Do not set data.files too."""
     files: FilesConfig | None = None
     """Pairs read from files. Do not set data.task too."""
-    symbols: Symbols | None = None
+    symbols: Annotated[int, Field(ge=1, le=10**5)] | None = None
     """Number of symbols of the task. null means 10; 2 for parity and stack; 8000 for
     reverse_nlplike; what your own task says."""
     train_length: Range | None = None
@@ -151,20 +136,20 @@ class DataConfig(Section):
     @model_validator(mode="after")
     def _names_one_source_of_pairs(self) -> Self:
         if self.task is not None and self.files is not None:
-            raise ValueError("task and files exclude each other; name data.task or data.files")
+            raise BadKey("data", "task and files exclude each other; name data.task or data.files")
         if self.task is None and self.files is None:
-            raise ValueError("nothing to learn from; name data.task or data.files")
+            raise BadKey("data", "nothing to learn from; name data.task or data.files")
         return self
 
     @model_validator(mode="after")
     def _lengths_belong_to_a_task(self) -> Self:
         for name in ("symbols", "train_length", "valid_length", "test_length"):
             if self.task is None and getattr(self, name) is not None:
-                raise refusal(name, "belongs to data.task, not to data.files")
+                raise BadKey(f"data.{name}", "belongs to data.task, not to data.files")
         for split, (low, high) in self.lengths.items():
             if low > high:
-                raise refusal(
-                    f"{split}_length", f"[{low}, {high}] starts above its end; swap the two"
+                raise BadKey(
+                    f"data.{split}_length", f"[{low}, {high}] starts above its end; swap the two"
                 )
         return self
 
@@ -192,7 +177,7 @@ class DataSettings(DataConfig):
         if self.task is not None:
             for name in ("symbols", "train_length", "valid_length", "test_length"):
                 if getattr(self, name) is None:
-                    raise refusal(name, "missing; take the file that the training wrote")
+                    raise BadKey(f"data.{name}", "missing; take the file that the training wrote")
         return self
 
 
@@ -209,15 +194,17 @@ class ModelConfig(Section):
     """Width D of embeddings and layers."""
     n_heads: Size = 4
     """Number of attention heads. It must divide d_model."""
-    n_encoder_layers: Depth = 2
+    n_encoder_layers: Layers = 2
     """Number of encoder layers."""
-    n_decoder_layers: Depth = 2
+    n_decoder_layers: Layers = 2
     """Number of decoder layers."""
     d_ff: Size = 256
     """Inner width of the feed-forward sub-layer."""
     dropout: Annotated[float, Field(ge=0, lt=1)] = 0.0
     """Dropout rate for embeddings, sub-layers and attention weights."""
-    class_: OwnCode | None = Field(None, alias="class")
+    class_: Annotated[str, AfterValidator(absolute), _shown_as("own code")] | None = Field(
+        None, alias="class"
+    )
     """Your own model, FILE.py:NAME, in place of the transformer."""
     positions: NameOrCode = "sinusoidal"
     """Position scheme of embeddings and self-attention, or your own. sinusoidal is the paper's;
@@ -253,8 +240,8 @@ class ModelConfig(Section):
         if self.class_ is None and self.d_model % self.n_heads:
             divisors = [h for h in range(1, self.d_model + 1) if self.d_model % h == 0]
             near = sorted(sorted(divisors, key=lambda h: abs(h - self.n_heads))[:3])
-            raise refusal(
-                "n_heads",
+            raise BadKey(
+                "model.n_heads",
                 f"{self.n_heads} heads do not divide d_model {self.d_model}; "
                 f"take {' or '.join(map(str, near))}",
             )
@@ -327,7 +314,7 @@ class TrainConfig(Section):
     """Steps between two evaluations. null means a quarter of max_steps."""
     log_every: Positive = 10
     """Steps between two records in metrics.jsonl."""
-    stop_at_exact_match: Proportion | None = None
+    stop_at_exact_match: Annotated[float, Field(ge=0, le=1)] | None = None
     """Stop when the exact match on validation data is this high. null: never."""
     patience: Positive | None = None
     """Stop after so many evaluations without a better one. null means never."""
@@ -341,8 +328,8 @@ class TrainConfig(Section):
     @model_validator(mode="after")
     def _warm_up_ends(self) -> Self:
         if self.warmup_steps is not None and self.warmup_steps > self.max_steps:
-            raise refusal(
-                "warmup_steps",
+            raise BadKey(
+                "train.warmup_steps",
                 f"{self.warmup_steps} steps of warm-up are more than "
                 f"train.max_steps {self.max_steps}; lower it or leave it out",
             )
@@ -359,32 +346,12 @@ class TrainSettings(TrainConfig):
 # The whole -----------------------------------------------------------------------------------
 
 
-class KeyOrigins(dict[str, str]):
-    """Where each key was written: "run.yaml:5", or the option that gave it.
-
-    All origins are equal to each other, because configs that say the same are equal wherever they
-    were written.
-    """
-
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, KeyOrigins)
-
-    def __ne__(self, other: object) -> bool:
-        return not self == other
-
-    def of(self, key: str) -> str:
-        """Where a key was written, or else the nearest section around it. The whole is ""."""
-        while key and key not in self:
-            key = key.rpartition(".")[0]
-        return self.get(key, "")
-
-
 class Config(Section):
     """One run, as it was described."""
 
     seed: Seed = 0
     """Seed of the initial weights and dropout, and of the data unless data.seed is set."""
-    device: Device = "auto"
+    device: Annotated[str, Field(pattern=r"^(auto|cpu|cuda|cuda:\d+|mps)$")] = "auto"
     """auto | cpu | cuda | cuda:N | mps"""
     fault: Fault | None = None
     """A mistake planted on purpose: its name (see `toytrans explain faults`), or the hidden
@@ -398,20 +365,20 @@ class Config(Section):
 
     _origins: KeyOrigins = PrivateAttr(default_factory=KeyOrigins)
 
-    def model_post_init(self, context: Any) -> None:
-        """Keep where the keys were written, which whoever validates a file passes as context."""
-        if isinstance(context, KeyOrigins):
-            self._origins = context
-
     @property
     def origins(self) -> KeyOrigins:
         """Where its keys were written; empty for a config that was made in Python."""
         return self._origins
 
+    def with_origins(self, origins: KeyOrigins) -> Self:
+        """This config, which knows from now on where its keys were written."""
+        self._origins = origins
+        return self
+
     @model_validator(mode="after")
     def _plants_faults_in_our_models(self) -> Self:
         if self.fault is not None and self.model.class_ is not None:
-            raise refusal("fault", "faults are made in toytrans' models; leave out model.class")
+            raise BadKey("fault", "faults are made in toytrans' models; leave out model.class")
         return self
 
     @property

@@ -1,19 +1,19 @@
-"""YAML as a tree of plain values with the line of every key.
+"""YAML as a tree of plain values that knows where each key was written.
 
 PyYAML's SafeLoader reads the text, with the words of YAML 1.2 in place of those of 1.1: `1e-3` is a
 number, and `no`, `1:30` and `010` are text, which a key refuses in a line that shows it. By the
 rules of 1.1 they would silently be false, 90 and 8.
 """
 
+import contextlib
 import re
 from collections.abc import Iterator
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import yaml
 
-from toytrans.errors import UserError
+from toytrans.errors import BadKey, UserError
 from toytrans.files import read_named
 
 MOST_BYTES = 1_000_000
@@ -23,17 +23,35 @@ IN_PYTHON = "config"
 """Name of a tree that is of no file."""
 
 
-@dataclass
-class Tree:
-    """The values of a file, and where each key was written.
+class KeyOrigins(dict[str, str]):
+    """Where each key was written: "run.yaml:5", or the option that gave it. The whole is ""."""
 
-    name: that of the file, for errors; or IN_PYTHON.
-    origins: "file:line" by key, or the name of the override that gave it.
+    def of(self, key: str) -> str:
+        """Where a key was written, or else the nearest section around it."""
+        while key and key not in self:
+            key = key.rpartition(".")[0]
+        return self.get(key, "")
+
+
+@contextlib.contextmanager
+def naming_origins(origins: KeyOrigins) -> Iterator[None]:
+    """Add to a key that is refused in the block where it was written: file and line, or option."""
+    try:
+        yield
+    except BadKey as error:
+        origin = origins.of(error.key)
+        raise UserError(f"{origin}: {error}" if origin else str(error)) from None
+
+
+class Tree:
+    """The values of a config, as plain dicts, and where each key was written.
+
+    name: of the file, for errors; or IN_PYTHON.
     """
 
-    name: str
-    values: dict[str, Any]
-    origins: dict[str, str] = field(default_factory=dict)
+    def __init__(self, name: str, values: dict[str, Any]) -> None:
+        self.values = values
+        self.origins = KeyOrigins({"": name})
 
 
 def read_yaml(path: Path) -> Tree:
@@ -43,48 +61,50 @@ def read_yaml(path: Path) -> Tree:
         text = raw.decode("utf-8-sig")
     except UnicodeDecodeError as error:
         raise UserError(f"{path}: not text in UTF-8 (byte {error.start})") from None
-    origins: dict[str, str] = {}
-    values = parse_value(text, str(path), origins)
+    values, lines = parse_yaml(text, str(path), numbered=True)
     if values is None:
         raise UserError(f"{path}: empty; a config needs at least data.task")
     if not isinstance(values, dict):
         kind = "a list" if isinstance(values, list) else "a single value"
         raise UserError(f"{path}: {kind} at the top; expected keys such as data:, model:, train:")
-    return Tree(str(path), values, origins)
+    tree = Tree(str(path), values)
+    tree.origins |= lines
+    return tree
 
 
-def parse_value(text: str, name: str, origins: dict[str, str] | None = None) -> Any:
-    """A value written in YAML. Raises UserError.
+def parse_yaml(text: str, name: str, *, numbered: bool) -> tuple[Any, dict[str, str]]:
+    """The value of a text, and where each key in it was written. Raises UserError.
 
-    name: that of the file or the override, for errors. origins: gets the lines of a file's keys; an
-    override such as `--set key=value` has no lines.
+    name: of the file, or of the option that gave the text.
+    numbered: whether the text has lines that a user can look up, as a file has.
     """
-    line: int | None = None
+
+    def place(line: int) -> str:
+        return f"{name}:{line + 1}" if numbered else name
+
+    origins = dict[str, str]()
     try:
         loader = _Loader(text)
         node = loader.get_single_node()
         if node is None:
-            return None
-        written = dict[str, str]()
+            return None, origins
         for key, mark in _keys_of(node, ""):
-            origin = name if origins is None else f"{name}:{mark.line + 1}"
-            if key in written:
-                first = written[key]
+            origin = place(mark.line)
+            if key in origins:
+                first = origins[key]
                 raise UserError(f"{origin}: {key}: written twice (first at {first}); keep one")
-            written[key] = origin
-        if origins is not None:
-            origins.update(written)
-        return loader.construct_document(node)
+            origins[key] = origin
+        return loader.construct_document(node), origins
     except yaml.MarkedYAMLError as error:
         at = error.problem_mark or error.context_mark
-        line, problem = at.line if at else None, error.problem or error.context
+        origin = place(at.line) if at else name
+        problem = error.problem or error.context
     except yaml.reader.ReaderError as error:
-        line, problem = text.count("\n", 0, error.position), "a control character"
+        origin, problem = place(text.count("\n", 0, error.position)), "a control character"
     except RecursionError:
-        problem = "nested too deeply"
+        origin, problem = name, "nested too deeply"
     except ValueError as error:  # of a number with more digits than Python reads
-        problem = str(error)
-    origin = name if origins is None or line is None else f"{name}:{line + 1}"
+        origin, problem = name, str(error)
     raise UserError(f"{origin}: not YAML: {problem}")
 
 

@@ -13,7 +13,7 @@ from typing import Annotated, Any
 
 from pydantic import Field
 
-from toytrans.config.load import look_for_code, trusted_config
+from toytrans.config.load import make_code_paths_absolute, trusted_config
 from toytrans.config.schema import Config, Section
 from toytrans.config.yaml import Tree, read_yaml
 from toytrans.data.files import sha256_of
@@ -121,7 +121,7 @@ def config_of(board: Board, task: str, kind: str, seed: int, files: Path | None)
         paths = {part: str(files / name) for part, name in parts.items()}
         values["data"] = values["data"] | {"files": named | paths}
     tree = Tree(f"board task {task}", values)
-    look_for_code(tree, SHIPPED / "examples")
+    make_code_paths_absolute(tree, SHIPPED / "examples")
     return trusted_config(tree)
 
 

@@ -6,15 +6,19 @@ Only `train --resume` imports this, because a new run reads no other.
 from pathlib import Path
 from typing import Any, Literal, get_args
 
-from toytrans.config.load import settings_for_resume
+from toytrans.config.load import MAY_DIFFER, OWN_CODE, flatten, set_key, validate
 from toytrans.config.schedules import first_difference, learning_rate
 from toytrans.config.schema import Config, Settings
+from toytrans.config.yaml import Tree, show_value
 from toytrans.data.pairs import DataFacts
 from toytrans.errors import UserError
 from toytrans.training.devices import Precision
 from toytrans.training.environment import changes
 from toytrans.training.run import Run
 from toytrans.training.trainer import Trainer
+from toytrans.user_code import is_reference
+
+FILES = ("data.files.train", "data.files.valid", "data.files.test")
 
 
 class ResumedRun:
@@ -55,6 +59,48 @@ class ResumedRun:
             changes(self.environment, environment),
             _change_of_rate(self.run.config, trainer),
         ]
+
+
+def settings_for_resume(saved: Config, settings: Settings, given: Config, run: Path) -> Settings:
+    """The settings with which a run goes on: its own, within the limits of a given config.
+
+    saved: the config that the run was started with. settings: what followed from it, which stays.
+    given: a config that may differ in limits, in the device, and in where files lie. What these
+    hold counts, and the run compares that.
+    Raises UserError with the keys that differ otherwise: `key (was -> is)`.
+    """
+    before, resolved, after = (
+        flatten(each.model_dump(mode="json")) for each in (saved, settings, given)
+    )
+    moved = _moved(before, after)
+    changed = [
+        f"{key} ({show_value(before.get(key))} -> {show_value(after.get(key))})"
+        for key in sorted((before.keys() | after.keys()) - {*MAY_DIFFER, *moved})
+        if after.get(key) not in (before.get(key), resolved.get(key))
+    ]
+    if changed:
+        raise UserError(
+            f"{run}: cannot resume with other settings: {', '.join(changed)}; "
+            "set them back, or start another run with --out"
+        )
+    tree = Tree(str(run), settings.model_dump(mode="json"))
+    for key in (*MAY_DIFFER, *moved):
+        set_key(tree, key, after[key], "the config")
+    if given.train.warmup_steps is None:  # it followed from max_steps, which may be lower now
+        warmup = min(settings.train.warmup_steps, given.train.max_steps)
+        set_key(tree, "train.warmup_steps", warmup, "the config")
+    return validate(Settings, tree)
+
+
+def _moved(before: dict[str, Any], after: dict[str, Any]) -> list[str]:
+    """The keys of files, and of own code by the same name, which may lie in another place now."""
+    files = [key for key in FILES if before.get(key) and after.get(key)]
+    named = [key for key in OWN_CODE if is_reference(before[key]) and is_reference(after[key])]
+    return files + [key for key in named if _name_of(before[key]) == _name_of(after[key])]
+
+
+def _name_of(reference: str) -> str:
+    return reference.rpartition(":")[2]
 
 
 def _change_of_rate(saved: Settings, trainer: Trainer) -> str:

@@ -19,6 +19,7 @@ import torch
 
 from toytrans.config.faults import fault_remark
 from toytrans.config.schema import Config, Settings
+from toytrans.config.yaml import naming_origins
 from toytrans.data.open import check_dataset, open_dataset
 from toytrans.data.pairs import Dataset
 from toytrans.errors import UserError
@@ -26,7 +27,7 @@ from toytrans.model.build import build_model, check_fault
 from toytrans.model.seq2seq import Seq2Seq
 from toytrans.model.transformer import Transformer
 from toytrans.named import import_named
-from toytrans.resolve import naming_origins, resolve
+from toytrans.resolve import resolve
 from toytrans.training.devices import Precision, choose_device, choose_precision
 from toytrans.training.distributed import rank_and_processes
 from toytrans.training.environment import environment_of
@@ -78,7 +79,7 @@ def open_session(
             remark = fault_remark(settings.fault)
             raise UserError(f"{remark}: trains in one process, without torchrun")
         chosen = choose_device(device or settings.device)
-        with naming_origins(config):
+        with naming_origins(config.origins):
             check_fault(settings.fault, settings.model)
             dataset = open_dataset(settings)
             if saved is not None:
