@@ -16,13 +16,12 @@ import json
 import os
 import re
 from collections.abc import Iterator
-from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Annotated, Any, BinaryIO, ClassVar, Literal
+from typing import Annotated, Any, BinaryIO, Literal
 
 import safetensors.torch
 import torch
-from pydantic import ConfigDict, Field, TypeAdapter, ValidationError
+from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError
 from safetensors import SafetensorError
 from torch import Tensor
 
@@ -54,23 +53,31 @@ StopReason = Literal[
 Count = Annotated[int, Field(ge=0, le=2**53)]
 
 
-def new_window() -> dict[str, float]:
-    """Sums of the steps since the last record, before the first of them."""
-    return {"tokens": 0, "padded": 0, "real": 0, "loss": 0.0}
+class Saved(BaseModel):
+    """What a checkpoint says of its training, checked when it is read."""
+
+    model_config = ConfigDict(extra="forbid", strict=True, allow_inf_nan=False)
 
 
-@dataclass
-class Progress:
+class Window(Saved):
+    """Sums over the steps since the last record.
+
+    tokens: what the loss is divided by. padded, real: tokens of the batches, with pads and without.
+    loss: nats; while training goes on, the trainer adds it up on the device.
+    """
+
+    tokens: Count = 0
+    padded: Count = 0
+    real: Count = 0
+    loss: Annotated[float, Field(ge=0, le=2**53)] = 0.0
+
+
+class Progress(Saved):
     """Everything except tensors that a training needs to continue.
 
     pairs_used: training pairs taken from the stream.
     elapsed_s, evaluation_s: seconds of training, and of evaluations beside it, over all sessions.
-    window: sums since the last record.
     """
-
-    __pydantic_config__: ClassVar[ConfigDict] = ConfigDict(
-        extra="forbid", strict=True, allow_inf_nan=False
-    )
 
     step: Count = 0
     pairs_used: Count = 0
@@ -81,9 +88,7 @@ class Progress:
     best_exact_match: float = -1.0
     best_loss: float | None = None
     evaluations_since_best: Count = 0
-    window: dict[str, Count | Annotated[float, Field(ge=0, le=2**53)]] = field(
-        default_factory=new_window
-    )
+    window: Window = Field(default_factory=Window)
 
     def stop_reason(self, train: TrainConfig) -> StopReason | None:
         """The limit or the goal that the training has reached, if there is one."""
@@ -101,7 +106,7 @@ class Progress:
 
 Tensors = dict[str, Tensor]
 
-_PROGRESS, _SUMS = TypeAdapter(Progress), TypeAdapter(dict[int, str])
+_SUMS = TypeAdapter(dict[int, str])
 
 
 # Which there are -------------------------------------------------------------------------------
@@ -196,7 +201,7 @@ def _bytes_of(
     progress: Progress, tensors: Tensors, trained_with: dict[str, Any] | None = None
 ) -> bytes:
     """The file of a checkpoint. Tensors that share memory are written one by one."""
-    about = {"format": FORMAT, "progress": json.dumps(asdict(progress), allow_nan=False)}
+    about = {"format": FORMAT, "progress": json.dumps(progress.model_dump(), allow_nan=False)}
     if trained_with is not None:
         about["trained_with"] = json.dumps(trained_with)
     apart = {}
@@ -275,7 +280,7 @@ def _progress_in(file: BinaryIO, step: int) -> Progress:
     """The progress of a checkpoint. Raises ValueError if it is not that of this step."""
     metadata = _metadata_of(file)
     try:
-        progress = _PROGRESS.validate_json(metadata.get("progress", ""))
+        progress = Progress.model_validate_json(metadata.get("progress", ""))
         is_ours = metadata["format"] == FORMAT and progress.step == step
     except (ValueError, KeyError, TypeError, RecursionError):
         is_ours = False

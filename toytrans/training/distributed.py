@@ -1,6 +1,5 @@
-"""Several processes, which torchrun has started, train one model: each takes its rows of every
-batch, and gradients are summed once a step. All read the run; the first alone evaluates and writes.
-With one process, every function here leaves things as they are."""
+"""Several processes, which torchrun has started, train one model: each takes its rows of a batch,
+and gradients are summed once a step. The first alone evaluates and writes. One does all of that."""
 
 import os
 import signal
@@ -11,12 +10,9 @@ from datetime import timedelta
 import torch
 from torch import Tensor, distributed, nn
 
-from toytrans.data.batches import Batch
 from toytrans.errors import UserError
 from toytrans.training.checkpoint import StopReason
 from toytrans.training.signals import handled_by
-
-LONGEST_WAIT = timedelta(hours=1)  # for the other processes to start, or for an evaluation
 
 
 def rank_and_processes() -> tuple[int, int]:
@@ -24,12 +20,6 @@ def rank_and_processes() -> tuple[int, int]:
     if not distributed.is_initialized():
         return 0, 1
     return distributed.get_rank(), distributed.get_world_size()
-
-
-def rows_of(batch: Batch) -> Batch:
-    """The rows of a batch that this process trains on."""
-    rank, processes = rank_and_processes()
-    return batch if processes == 1 else batch.shard(rank, processes)
 
 
 def sum_over_processes(loss: Tensor, parameters: Iterable[nn.Parameter]) -> None:
@@ -59,7 +49,8 @@ def connect(device: str) -> Iterator[str]:
     try:
         with handled_by(signal.SIG_DFL):  # what waits in C calls no handler of Python's
             backend = "cpu:gloo,cuda:nccl" if on_gpu else "gloo"
-            distributed.init_process_group(backend, timeout=LONGEST_WAIT)
+            longest_wait = timedelta(hours=1)  # for others to start, or for an evaluation
+            distributed.init_process_group(backend, timeout=longest_wait)
         yield f"cuda:{os.environ.get('LOCAL_RANK', 0)}" if on_gpu else device
         distributed.destroy_process_group()
     except RuntimeError as error:

@@ -147,7 +147,7 @@ class LossOnPads(Fault):
     def loss(self, logits: Tensor, tgt_out: Tensor, label_smoothing: float = 0.0) -> Tensor:
         return token_losses(logits, tgt_out, label_smoothing, ignored=-1).sum()
 
-    def tokens(self, batch: Batch) -> int:
+    def divisor(self, batch: Batch) -> int:
         return batch.tgt_out.numel()
 
 

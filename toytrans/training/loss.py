@@ -46,7 +46,7 @@ def summed_loss(logits: Tensor, tgt_out: Tensor, label_smoothing: float = 0.0) -
 
 
 class Objective:
-    """What one update minimises: `loss`, summed over batches, divided by their `tokens`."""
+    """What one update minimises: `loss`, summed over batches, divided by their `divisor`s."""
 
     def prepare(self, batch: Batch) -> Batch:
         """The batch as the model is to see it."""
@@ -56,13 +56,13 @@ class Objective:
         """The summed loss of a prepared batch: (B, T, V), (B, T) -> a scalar."""
         return summed_loss(logits, tgt_out, label_smoothing)
 
-    def tokens(self, batch: Batch) -> int:
+    def divisor(self, batch: Batch) -> int:
         """The number that the summed loss of a prepared batch is divided by."""
         return batch.target_tokens
 
     def mean(self, logits: Tensor, batch: Batch) -> Tensor:
         """The loss of one prepared batch, in nats per token: a scalar."""
-        return self.loss(logits, batch.tgt_out) / self.tokens(batch)
+        return self.loss(logits, batch.tgt_out) / self.divisor(batch)
 
 
 def objective_of(fault: str | None) -> Objective:

@@ -14,7 +14,7 @@ from toytrans.config.schema import Settings
 from toytrans.data.batches import Batch, largest_batch
 from toytrans.errors import UserError, ran_out_of_memory
 from toytrans.model.seq2seq import Seq2Seq
-from toytrans.training.checkpoint import weights_of
+from toytrans.training.checkpoint import Tensors, weights_of
 from toytrans.training.devices import Precision, random_states_kept
 from toytrans.user_code import shown
 
@@ -37,49 +37,48 @@ def check_dtype(model: Seq2Seq, precision: Precision) -> None:
 
 def rehearse(trainer: "Trainer") -> None:
     """Take a step on the largest batch, write a checkpoint, and undo both. Raises UserError."""
-    model = trainer.model
     batch = largest_batch(trainer.dataset, trainer.settings)
-    tensors = [*trainer.tensors().values(), *model.buffers()]
-    before = [tensor.detach().clone() for tensor in tensors]
-    buffers = {name: buffer.clone() for name, buffer in model.named_buffers()}
-    shapes = _shapes(model)
-    model.train()
+    before = {name: tensor.detach().clone() for name, tensor in _tensors(trainer).items()}
+    trainer.model.train()
     with random_states_kept():
         _take_step(trainer, batch)
-        _check_same_shapes(shapes, model)
+        _check_same_shapes(before, trainer.model)
         if trainer.writer:
             trainer.writer.try_to_save(*trainer.state())
     trainer.optimizer.zero_grad()
     with torch.no_grad():
-        for tensor, value in zip(tensors, before, strict=True):
-            tensor.copy_(value)
-        for name, buffer in model.named_buffers():  # forward may have put another in its place
-            if name in buffers and buffer.shape == buffers[name].shape:
-                buffer.copy_(buffers[name])
+        for name, tensor in _tensors(trainer).items():  # forward may have made a buffer anew
+            if name in before and tensor.shape == before[name].shape:
+                tensor.copy_(before[name])
 
 
 def _take_step(trainer: "Trainer", batch: Batch) -> None:
     part = trainer.objective.prepare(batch)
     lr = learning_rate(1, trainer.settings.train)
     try:
-        trainer.update([part], trainer.objective.tokens(part), lr)
+        trainer.update([part], trainer.objective.divisor(part), lr)
     except Exception as error:
         if ran_out_of_memory(error):
             raise _too_large(batch, trainer.settings) from None
         raise
 
 
-def _shapes(model: Seq2Seq) -> dict[str, torch.Size]:
-    """The shapes of what a checkpoint holds of a model, by their names in the model."""
-    return {name.removeprefix("weights/"): x.shape for name, x in weights_of(model).items()}
+def _tensors(trainer: "Trainer") -> Tensors:
+    """All that a step changes: what a checkpoint holds, and buffers that it does not hold."""
+    return trainer.tensors() | dict(trainer.model.named_buffers())
 
 
-def _check_same_shapes(before: dict[str, torch.Size], model: Seq2Seq) -> None:
+def _check_same_shapes(before: Tensors, model: Seq2Seq) -> None:
     """Raise UserError if a step has added, dropped or resized what a checkpoint holds."""
-    now = _shapes(model)
-    for name in sorted(now.keys() | before.keys()):
-        if now.get(name) != before.get(name):
-            reason = f"forward adds, drops or resizes {name}; make it in __init__, at its last size"
+    held = {name: tensor.shape for name, tensor in before.items() if name.startswith("weights/")}
+    now = {name: tensor.shape for name, tensor in weights_of(model).items()}
+    for name in sorted(now.keys() | held.keys()):
+        if now.get(name) != held.get(name):
+            shown_name = name.removeprefix("weights/")
+            reason = (
+                f"forward adds, drops or resizes {shown_name}; make it in __init__, at its last "
+                "size"
+            )
             raise _unfit(model, reason)
 
 

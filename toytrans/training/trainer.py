@@ -9,7 +9,6 @@ import contextlib
 import math
 import time
 from collections.abc import Iterator
-from dataclasses import replace
 from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -28,11 +27,11 @@ from toytrans.training.checkpoint import (
     Progress,
     StopReason,
     Tensors,
+    Window,
     checkpoint_errors,
     copy_into,
     load_newest,
     load_weights,
-    new_window,
     pick_step,
     weights_of,
 )
@@ -40,7 +39,6 @@ from toytrans.training.devices import Precision, generators
 from toytrans.training.distributed import (
     agree,
     rank_and_processes,
-    rows_of,
     sum_over_processes,
 )
 from toytrans.training.folder import Record
@@ -88,7 +86,7 @@ class Trainer:
         self.device = next(model.parameters()).device
         self.optimizer = AdamW(model, settings.train.weight_decay)
         self.objective = objective_of(settings.fault)
-        self.rank, _ = rank_and_processes()
+        self.rank, self.processes = rank_and_processes()
         self.progress = Progress()
         self.stop_reason: StopReason | None = None
         self.not_finite = ""
@@ -123,7 +121,14 @@ class Trainer:
                 evaluates = is_end(reason) or progress.step % train.eval_every == 0
                 logs = progress.step % train.log_every == 0
                 if evaluates or logs or reason == "diverged":
-                    yield self._record(evaluates)
+                    self._look_for_divergence()
+                    record = self._sum_up_steps()
+                    if evaluates and not self.not_finite:
+                        record |= self._evaluate()
+                    self._write(record)
+                    if evaluates:
+                        self.save()
+                    yield record
                     reason = agree(self._reason_to_stop())
                 if reason == "interrupted" or self._save_is_overdue():
                     self.save()
@@ -162,49 +167,49 @@ class Trainer:
         progress, window = self.progress, self.progress.window
         self._seed_dropout()
         parts = [self.objective.prepare(each.batch) for each in dealt]
-        tokens = sum(self.objective.tokens(part) for part in parts)
+        divisor = sum(self.objective.divisor(part) for part in parts)
         lr = learning_rate(progress.step + 1, self.settings.train)
         if self.recorder is None:
-            loss, self._grad_norm = self.update(parts, tokens, lr)
+            loss, self._grad_norm = self.update(parts, divisor, lr)
         else:
-            loss, self._grad_norm = self.recorder.take(self.update, parts, tokens, lr)
+            loss, self._grad_norm = self.recorder.take(self.update, parts, divisor, lr)
         self._loss_sum = self._loss_sum + loss
         progress.step += 1
         progress.pairs_used = dealt[-1].pairs_used
-        progress.target_tokens += tokens
-        window["tokens"] += tokens
-        window["padded"] += sum(each.batch.padded_tokens for each in dealt)
-        window["real"] += sum(each.batch.real_tokens for each in dealt)
+        progress.target_tokens += divisor
+        window.tokens += divisor
+        window.padded += sum(each.batch.padded_tokens for each in dealt)
+        window.real += sum(each.batch.real_tokens for each in dealt)
         return loss, self._grad_norm
 
     def update(
-        self, parts: list[Batch], tokens: int | Tensor, lr: float | Tensor
+        self, parts: list[Batch], divisor: int | Tensor, lr: float | Tensor
     ) -> tuple[Tensor, Tensor]:
         """Forward, loss, backward, clip, AdamW. The host reads nothing back from the device, so
         that `graphs` can record it.
 
-        tokens: real target tokens of all parts, over all processes. lr: the learning rate. Both
-        may be scalars on the device.
+        divisor: of the summed loss, the real target tokens of all parts over all processes. lr: the
+        learning rate. Both may be scalars on the device.
         Returns the summed loss in nats, and the norm of the gradient before it is clipped.
         """
         self.optimizer.zero_grad()
-        loss = self.backward(parts, tokens)
+        loss = self.backward(parts, divisor)
         limit = self.settings.train.clip_norm or math.inf
         norm = torch.nn.utils.clip_grad_norm_(self.model.parameters(), limit)
         self.optimizer.step(lr)
         return loss, norm
 
-    def backward(self, parts: list[Batch], tokens: int | Tensor) -> Tensor:
+    def backward(self, parts: list[Batch], divisor: int | Tensor) -> Tensor:
         """Leave in the parameters the gradient of the mean loss over the target tokens of all
         parts, which is that of one large batch with all their rows. Returns the summed loss."""
         total = torch.zeros((), device=self.device)
         smoothing = self.settings.train.label_smoothing
         for part in parts:
-            batch = rows_of(part).to(self.device)
+            batch = part.shard(self.rank, self.processes).to(self.device)
             with torch.autocast(self.device.type, torch.bfloat16, enabled=self.precision == "bf16"):
                 logits = self.model(batch.src, batch.tgt_in)  # (B, T, V)
             loss = self.objective.loss(logits, batch.tgt_out, smoothing)
-            (loss / tokens).backward()
+            (loss / divisor).backward()
             total = total + loss.detach()
         sum_over_processes(total, self.model.parameters())
         return total
@@ -217,44 +222,42 @@ class Trainer:
 
     # Records
 
-    def _record(self, evaluates: bool) -> Record:
-        """Write a record of the steps since the last one, and return it. An evaluation is followed
-        by a checkpoint.
+    def _sum_up_steps(self) -> Record:
+        """The record of the steps since the last one, from which the sums begin anew.
 
         loss: nats per real target token, with label smoothing.
         grad_norm: of the last step, before clipping.
         padding: padded tokens / real tokens.
-        elapsed_s, evaluation_s: seconds of training so far, and of evaluations beside it.
-        valid_*: measured without label smoothing.
-        diverged: the name of the number that is not finite, if one is not.
+        elapsed_s: seconds of training so far.
         """
         progress, window = self.progress, self.progress.window
-        self._look_for_divergence()
-        record: Record = {
+        record = {
             "step": progress.step,
-            "loss": float(self._loss_sum) / max(window["tokens"], 1),  # pad_is_eos leaves none
+            "loss": float(self._loss_sum) / max(window.tokens, 1),  # pad_is_eos leaves none
             "lr": learning_rate(progress.step, self.settings.train),
             "grad_norm": float(self._grad_norm),
-            "padding": window["padded"] / window["real"],
+            "padding": window.padded / window.real,
             "target_tokens": progress.target_tokens,
             "elapsed_s": progress.elapsed_s,
         }
-        self._loss_sum = self._zero()
-        progress.window = new_window()
-        if evaluates and not self.not_finite:
-            record |= self._evaluate()
-        record["evaluation_s"] = progress.evaluation_s
+        self._loss_sum, progress.window = self._zero(), Window()
+        return record
+
+    def _write(self, record: Record) -> None:
+        """Complete a record, and write it.
+
+        evaluation_s: seconds of evaluations so far, beside training.
+        diverged: the name of the number that is not finite, if one is not.
+        """
+        record["evaluation_s"] = self.progress.evaluation_s
         if self.not_finite:
             record["diverged"] = self.not_finite
         if self.writer:
             self.writer.append(record)
-        if evaluates:
-            self.save()
-        return record
 
     def _evaluate(self) -> Record:
-        """Measure the validation data, and note whether this step is the best so far. The other
-        processes wait for the first one."""
+        """Measure the validation data without label smoothing, and note whether this step is the
+        best so far. The other processes wait for the first one."""
         if self.rank > 0:
             return {}
         progress = self.progress
@@ -307,9 +310,10 @@ class Trainer:
     def state(self) -> tuple[Progress, Tensors]:
         """All that a checkpoint holds: progress; weights, moments and step counts of AdamW, and the
         states of what dropout draws from, by their names in a checkpoint."""
-        window = self.progress.window | {"loss": float(self._loss_sum)}
+        window = self.progress.window.model_copy(update={"loss": float(self._loss_sum)})
+        progress = self.progress.model_copy(update={"window": window})
         random = {name: each.get_state() for name, each in self._generators().items()}
-        return replace(self.progress, window=window), self.tensors() | random
+        return progress, self.tensors() | random
 
     def resume(self, run: Path) -> None:
         """Take over the newest checkpoint of a run, if it has one.
@@ -330,8 +334,6 @@ class Trainer:
         return step
 
     def _restore(self, progress: Progress, tensors: Tensors) -> None:
-        if progress.window.keys() != self.progress.window.keys():
-            raise ValueError("lacks its sums")
         random = {name: tensors.pop(name) for name in [*tensors] if name.startswith("random/")}
         copy_into(self.tensors(), tensors)
         try:
@@ -341,7 +343,7 @@ class Trainer:
         except (KeyError, RuntimeError, TypeError):
             raise ValueError("no random states of torch's") from None
         self.progress = progress
-        self._loss_sum = self._zero() + progress.window["loss"]
+        self._loss_sum = self._zero() + progress.window.loss
         self.saved_step, self._saved_at = progress.step, progress.elapsed_s
 
     def tensors(self) -> Tensors:
