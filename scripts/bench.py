@@ -46,7 +46,7 @@ from rich.table import Table
 from toytrans.doctor.machine import installed
 from toytrans.tokens import EOS_ID
 from toytrans.training.devices import tune_process
-from toytrans.training.environment import processor_name
+from toytrans.training.provenance import processor_name
 
 SIZES = (Size(64, 2, 4, 25), Size(128, 2, 4, 20), Size(256, 3, 8, 40))
 WIDTHS = [size.d_model for size in SIZES]

@@ -25,7 +25,7 @@ from toytrans.model.positions import scheme_names
 from toytrans.named import import_named
 from toytrans.resolve import resolve
 from toytrans.training.faults import Fault
-from toytrans.training.loss import objective_of
+from toytrans.training.optimization import objective_of
 from toytrans.training.resume import settings_for_resume
 
 PLAIN = """\

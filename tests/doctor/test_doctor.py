@@ -24,7 +24,7 @@ from toytrans.doctor.record import (
     read_snapshot,
     target_stats,
 )
-from toytrans.training.environment import settings_of_numbers
+from toytrans.training.provenance import settings_of_numbers
 
 TARGETS = TargetStats(tokens=tuple(range(2, 22)), entropy=math.log(20), train_size=None)
 """Validation targets of lengths 1 to 20, of twenty symbols."""

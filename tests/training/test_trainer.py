@@ -15,7 +15,7 @@ from toytrans.data.batches import training_batches
 from toytrans.model.transformer import Transformer
 from toytrans.training import trainer as trainer_module
 from toytrans.training.checkpoint import saved_steps
-from toytrans.training.loss import summed_loss
+from toytrans.training.optimization import summed_loss
 from toytrans.training.run import Run
 
 DATA = {"batch_tokens": 256, "valid_examples": 30, "test_examples": 30}

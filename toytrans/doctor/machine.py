@@ -19,8 +19,8 @@ from toytrans.training.devices import (
     multiplies_with_onednn,
     usable_cores,
 )
-from toytrans.training.environment import settings_of_numbers
 from toytrans.training.folder import RUNS
+from toytrans.training.provenance import settings_of_numbers
 
 PACKAGES = ("torch", "numpy", "pydantic", "pyyaml", "safetensors", "rich", "tqdm", "typer")
 

@@ -24,7 +24,7 @@ from toytrans.model.seq2seq import Seq2Seq
 from toytrans.model.transformer import Transformer
 from toytrans.resolve import resolve
 from toytrans.tokens import BOS_ID, EOS_ID, PAD_ID, Vocabulary, vocabulary_of
-from toytrans.training.loss import objective_of
+from toytrans.training.optimization import objective_of
 from toytrans.training.run import Run
 
 ATTENTIONS = {

@@ -31,7 +31,7 @@ from toytrans.model.attention import AttentionSteps
 from toytrans.model.masks import MaskMaker, padding_mask
 from toytrans.model.transformer import Transformer
 from toytrans.tokens import vocabulary_of
-from toytrans.training.loss import summed_loss
+from toytrans.training.optimization import summed_loss
 
 Pairs = tuple[list[str], list[str]]
 """Sources and their targets."""

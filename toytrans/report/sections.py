@@ -30,7 +30,7 @@ from toytrans.report.page import Block, Cell, Grid, Section, html
 from toytrans.sweeps.comparison import compare, of_one, runs_of
 from toytrans.sweeps.measure import Measure, Result, measured, of_lengths
 from toytrans.training.folder import METRICS
-from toytrans.training.loss import objective_of
+from toytrans.training.optimization import objective_of
 from toytrans.training.run import NOT_MEASURED, Run, state_of
 
 EVALUATED = 1000

@@ -45,8 +45,8 @@ from toytrans.sweeps.measure import Measure, Metric, of_lengths, split_of
 from toytrans.sweeps.trial import Ended, Trial, by_names, check_ray, path_of, run_here, run_on_ray
 from toytrans.training.checkpoint import saved_steps
 from toytrans.training.devices import choose_device, usable_cores
-from toytrans.training.environment import settings_of_numbers
 from toytrans.training.folder import RUNS
+from toytrans.training.provenance import settings_of_numbers
 
 SWEEPS = RUNS / "sweeps"
 MOST_TRIALS = 10_000

@@ -19,7 +19,7 @@ from toytrans.model.masks import MaskMaker
 from toytrans.model.positions.base import Positions
 from toytrans.model.transformer import Transformer
 from toytrans.tokens import BOS_ID, EOS_ID, PAD_ID, Vocabulary
-from toytrans.training.loss import Objective, token_losses
+from toytrans.training.optimization import Objective, token_losses
 
 Part = TypeVar("Part", bound=nn.Module)
 

@@ -13,12 +13,14 @@ from toytrans.config.yaml import Tree, show_value
 from toytrans.data.pairs import DataFacts
 from toytrans.errors import UserError
 from toytrans.training.devices import Precision
-from toytrans.training.environment import changes
 from toytrans.training.run import Run
 from toytrans.training.trainer import Trainer
 from toytrans.user_code import is_reference
 
 FILES = ("data.files.train", "data.files.valid", "data.files.test")
+
+MAY_CHANGE = ("config", "started", "command", "python", "platform")
+"""Parts of a run's environment that change no number of the training."""
 
 
 class ResumedRun:
@@ -56,7 +58,7 @@ class ResumedRun:
         return [
             f"resumed at step {trainer.progress.step}",
             *self.run.at("last").notes,
-            changes(self.environment, environment),
+            _other_conditions(self.environment, environment),
             _change_of_rate(self.run.config, trainer),
         ]
 
@@ -101,6 +103,16 @@ def _moved(before: dict[str, Any], after: dict[str, Any]) -> list[str]:
 
 def _name_of(reference: str) -> str:
     return reference.rpartition(":")[2]
+
+
+def _other_conditions(before: dict[str, Any], now: dict[str, Any]) -> str:
+    """A sentence if the environment is not that of the saved run; else empty."""
+    both = [key for key in now if key in before and key not in MAY_CHANGE]
+    changed = [f"{key} {before[key]} -> {now[key]}" for key in both if before[key] != now[key]]
+    if not changed:
+        return ""
+    listed = ", ".join(changed)
+    return f"the run was saved under other conditions, so its numbers may differ: {listed}"
 
 
 def _change_of_rate(saved: Settings, trainer: Trainer) -> str:

@@ -51,12 +51,7 @@ from toytrans.training.folder import (
     is_being_written,
     read_environment,
 )
-from toytrans.training.trained_with import (
-    TrainedWith,
-    changed_files,
-    trained_with,
-    unlike_settings,
-)
+from toytrans.training.provenance import TrainedWith, trained_with
 from toytrans.user_code import trust
 
 NOT_MEASURED = "not measured"
@@ -246,7 +241,7 @@ class Run:
         """Raise UserError if the settings are not those that the weights were trained with."""
         self._pick_again_if_gone()
         before = read_trained_with(self.path, self.step)
-        if before and (unlike := unlike_settings(before, self._now)):
+        if before and (unlike := _unlike_settings(before, self._now)):
             raise UserError(
                 f"{self.path / RESOLVED}: not what the weights of step {self.step} were trained "
                 f"with: {', '.join(unlike)}; set it back"
@@ -269,7 +264,7 @@ class Run:
                 notes.append(f"{self.path}: {best}; the last one, step {self.step}, is taken")
         if before is None:
             notes.append(f"{self.path}: step {self.step} does not say what it was trained with")
-        elif changed := changed_files(before, self._now):
+        elif changed := _changed_files(before, self._now):
             notes.append(f"{self.path}: changed since it was trained: {', '.join(changed)}")
         return notes
 
@@ -444,3 +439,23 @@ class _SavedRecord(BaseModel):
     valid_token_accuracy: Share = None
     valid_loss: Number = None
     diverged: str = ""
+
+
+# Its weights, beside what they were trained with ------------------------------------------------
+
+
+def _unlike_settings(before: TrainedWith, now: TrainedWith) -> list[str]:
+    """The settings that are not those of the weights: `key (was -> is)`."""
+    old, new = before["settings"], now["settings"]
+    both = [key for key in old if key in new]  # a key that came later says nothing
+    return [f"{key} ({old[key]} -> {new[key]})" for key in both if old[key] != new[key]]
+
+
+def _changed_files(before: TrainedWith, now: TrainedWith) -> list[str]:
+    """The keys of files whose contents are not those of the training."""
+    return [
+        key
+        for kind in ("code", "data")
+        for key, digest in before[kind].items()
+        if now[kind].get(key, digest) != digest
+    ]

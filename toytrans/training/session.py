@@ -30,8 +30,8 @@ from toytrans.named import import_named
 from toytrans.resolve import resolve
 from toytrans.training.devices import Precision, choose_device, choose_precision
 from toytrans.training.distributed import rank_and_processes
-from toytrans.training.environment import environment_of
 from toytrans.training.folder import run_to_resume
+from toytrans.training.provenance import environment_of
 from toytrans.training.rehearsal import check_dtype, rehearse
 from toytrans.training.signals import collect_signals
 from toytrans.training.trainer import Trainer

@@ -42,8 +42,7 @@ from toytrans.training.distributed import (
     sum_over_processes,
 )
 from toytrans.training.folder import Record
-from toytrans.training.loss import objective_of
-from toytrans.training.optimizer import AdamW
+from toytrans.training.optimization import AdamW, objective_of
 from toytrans.training.writer import RunWriter
 
 if TYPE_CHECKING:

@@ -39,7 +39,7 @@ from toytrans.training.folder import (
     next_folder,
     take_lock,
 )
-from toytrans.training.trained_with import TrainedWith, trained_with
+from toytrans.training.provenance import TrainedWith, trained_with
 
 
 class RunWriter:

@@ -14,7 +14,7 @@ from toytrans.data.pairs import Pairs, pad_rows
 from toytrans.model.seq2seq import Seq2Seq
 from toytrans.model.transformer import Transformer
 from toytrans.tokens import BOS_ID, EOS_ID, PAD_ID, Vocabulary
-from toytrans.training.loss import objective_of
+from toytrans.training.optimization import objective_of
 from toytrans.training.run import Run
 
 

@@ -1,4 +1,9 @@
-"""What a run remembers of where it was trained: environment.json, and what has changed since."""
+"""Where the numbers of a run come from, written down so that nobody takes them for others.
+
+environment.json says on which machine, device and versions a run was trained. Each checkpoint says
+what its weights were trained with: the settings that they depend on, and a fingerprint of each file
+of data and of the user's own code. resume.py compares the one, and `Run` the other.
+"""
 
 import contextlib
 import os
@@ -12,13 +17,21 @@ from typing import Any
 import torch
 
 from toytrans import __version__
+from toytrans.config.load import MAY_DIFFER, flatten
+from toytrans.config.schema import Settings
+from toytrans.errors import UserError
+from toytrans.named import import_named
 from toytrans.training.devices import Precision, has_bf16_products
+from toytrans.user_code import digests
 
 SWITCHES = ("ATEN_", "DNNL_", "KMP_", "MKL_", "OMP_", "ONEDNN_", "CUBLAS_", "NVIDIA_TF32")
 """Prefixes of environment variables that can change how numbers are computed."""
 
-MAY_CHANGE = ("config", "started", "command", "python", "platform")
-"""Parts of a run's environment that change no number of the training."""
+TrainedWith = dict[str, dict[str, Any]]
+"""settings: values by key. code, data: SHA-256 of files by the key that names them."""
+
+FOLLOWS_FROM_LIMITS = ("train.warmup_steps", "train.eval_every")
+"""Keys that may change with the limits of a training when it is resumed."""
 
 
 def environment_of(device: torch.device, precision: Precision, processes: int) -> dict[str, Any]:
@@ -36,16 +49,6 @@ def environment_of(device: torch.device, precision: Precision, processes: int) -
         "started": time.strftime("%Y-%m-%dT%H:%M:%S%z"),
         "command": shlex.join(sys.argv),
     }
-
-
-def changes(before: dict[str, Any], now: dict[str, Any]) -> str:
-    """A sentence if the environment is not that of the saved run; else empty."""
-    both = [key for key in now if key in before and key not in MAY_CHANGE]
-    changed = [f"{key} {before[key]} -> {now[key]}" for key in both if before[key] != now[key]]
-    if not changed:
-        return ""
-    listed = ", ".join(changed)
-    return f"the run was saved under other conditions, so its numbers may differ: {listed}"
 
 
 def settings_of_numbers() -> dict[str, Any]:
@@ -76,3 +79,26 @@ def processor_name() -> str:
             if key.strip() == "model name" and value.strip():
                 return value.strip()
     return platform.processor() or platform.machine()
+
+
+def trained_with(settings: Settings) -> TrainedWith:
+    """What a training with these settings trains with now. A file that cannot be read is left
+    out: whoever needs it says so."""
+    code, data = dict[str, str](), dict[str, str]()
+    for key, reference in settings.references.items():
+        with contextlib.suppress(UserError):
+            (code[key],) = digests([reference])
+    if (files := settings.data.files) is not None:
+        sha256_of = import_named("toytrans.data.files:sha256_of")
+        for split in ("train", "valid", "test"):
+            paths = getattr(files, split)
+            with contextlib.suppress(UserError):
+                if paths is not None:
+                    data[f"data.files.{split}"] = sha256_of(paths)
+    free = {*MAY_DIFFER, *FOLLOWS_FROM_LIMITS, *settings.references}
+    values = {
+        key: value
+        for key, value in flatten(settings.model_dump(mode="json")).items()
+        if key not in free and not key.startswith("data.files.")
+    }
+    return {"settings": values, "code": code, "data": data}
