@@ -15,7 +15,8 @@ from toytrans.data.selection import Selection, pairs_of_split, trained_lengths
 from toytrans.errors import UserError
 from toytrans.evaluation import evaluate, first_of_each, translate
 from toytrans.model.decoding import search
-from toytrans.scores import LengthGroup, Scores, group_lengths, wilson_interval
+from toytrans.score_tables import LengthGroup, group_lengths
+from toytrans.scores import Scores, wilson_interval
 from toytrans.tokens import EOS_ID
 
 A, B, C = 5, 6, 7
@@ -88,7 +89,7 @@ def test_outputs_are_compared_place_by_place():
     )
     columns = evaluation._compare(said, expected)
     found = {name: column.int().tolist() for name, column in columns.items()}
-    assert found["right"] == [1, 0, 0, 0, 0, 0, 0, 1]
+    assert found["free_exact"] == [1, 0, 0, 0, 0, 0, 0, 1]
     assert found["free_tokens"] == [4, 3, 1, 3, 3, 1, 0, 1]
     assert found["ended"] == [1, 1, 1, 1, 0, 0, 1, 1]
     assert found["surplus"] == [0, 0, -2, 1, 1, -2, -3, 0]
@@ -100,10 +101,10 @@ def test_a_summary_divides_once():
     columns = {
         "length": [1] * 4 + [2] * 6,
         "tokens": [4] * 10,
-        "right_tokens": [4, 4, 2, 2, 4, 4, 4, 2, 2, 2],
-        "forced": [1, 1, 0, 0, 1, 1, 1, 0, 0, 0],
+        "forced_tokens": [4, 4, 2, 2, 4, 4, 4, 2, 2, 2],
+        "forced_exact": [1, 1, 0, 0, 1, 1, 1, 0, 0, 0],
         "decoded": [1] * 4 + [0] * 6,
-        "right": [1] + [0] * 9,
+        "free_exact": [1] + [0] * 9,
         "free_tokens": [4, 2, 1, 1] + [0] * 6,
         "surplus": [0, -2, 3, 3] + [0] * 6,
         "ended": [1, 1] + [0] * 8,
@@ -138,7 +139,7 @@ def test_greedy_exact_match_is_that_of_teacher_forcing():
     assert total["decoded"] == total["examples"] == 300
     assert 0 < total["wrong"] < 300, "some are right and some are not"
     assert total["exact_match"] == total["forced_exact_match"]
-    assert found.columns["right"].equal(found.columns["forced"])
+    assert found.columns["free_exact"].equal(found.columns["forced_exact"])
     both = (found + found).summary()
     assert (both["examples"], both["wrong"]) == (600, 2 * total["wrong"])
     assert both["loss"] == pytest.approx(total["loss"])

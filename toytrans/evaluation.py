@@ -128,8 +128,8 @@ def _score_forced(model: Seq2Seq, batch: Batch) -> tuple[Columns, Tensor]:
     greedy = logits[..., EOS_ID:].argmax(-1) + EOS_ID  # decoding never emits PAD or BOS
     columns = {
         "tokens": real.sum(1).cpu(),
-        "right_tokens": ((logits.argmax(-1) == batch.tgt_out) & real).sum(1).cpu(),
-        "forced": ((greedy == batch.tgt_out) | ~real).all(1).cpu(),
+        "forced_tokens": ((logits.argmax(-1) == batch.tgt_out) & real).sum(1).cpu(),
+        "forced_exact": ((greedy == batch.tgt_out) | ~real).all(1).cpu(),
     }
     return columns, losses.cpu().double().sum(1)
 
@@ -144,13 +144,13 @@ def _compare(tokens: Tensor, expected: Tensor) -> Columns:
     tokens = F.pad(tokens, (0, width - tokens.shape[1]), value=PAD_ID)
     expected = F.pad(expected, (0, width - expected.shape[1]), value=PAD_ID)
     same, real = tokens == expected, expected != PAD_ID
-    right = same.all(1)
+    exact = same.all(1)
     return {
-        "right": right,
         "free_tokens": (same & real).sum(1),
+        "free_exact": exact,
         "surplus": (tokens != PAD_ID).sum(1) - real.sum(1),
         "ended": (tokens == EOS_ID).any(1),
-        "first_error": (same.int().argmin(1) + 1).where(~right, 0),
+        "first_error": (same.int().argmin(1) + 1).where(~exact, 0),
     }
 
 

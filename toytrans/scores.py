@@ -4,27 +4,24 @@ Numbers stay those of single pairs until somebody asks for a summary of some len
 summed then, and divided once at the end, so that summaries of any lengths fit together.
 """
 
-from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
-from itertools import count, groupby
 from statistics import median
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
 
-from toytrans.config.faults import fault_remark
 from toytrans.data.pairs import Side
-from toytrans.html import Shown
+from toytrans.named import import_named
 
-FORCED_COLUMNS = ("tokens", "right_tokens", "forced")
-FREE_COLUMNS = ("right", "free_tokens", "surplus", "ended", "first_error")
+if TYPE_CHECKING:
+    from toytrans.html import Shown
+
+FORCED_COLUMNS = ("tokens", "forced_tokens", "forced_exact")
+FREE_COLUMNS = ("free_tokens", "free_exact", "surplus", "ended", "first_error")
 
 PARTS = {"below": "below", "in_range": "in range", "beyond": "beyond"}
 """Where lengths lie beside the training lengths: key and label."""
-
-MOST_GROUPS = 25
-"""Rows of lengths that a table may have."""
 
 Z_975 = 1.959963984540054
 """The 97.5% point of the normal distribution."""
@@ -43,13 +40,14 @@ class Scores:
 
     Every pair has these columns:
     length: symbols of its source, or of its target.
-    tokens, right_tokens: real target tokens, EOS included, and those predicted teacher-forced.
-    forced: whether all of them were, PAD and BOS not being allowed.
+    tokens: real target tokens, EOS included.
+    forced_tokens: those that were predicted teacher-forced.
+    forced_exact: whether all of them were, PAD and BOS not being allowed.
     decoded: whether it was decoded too.
 
     These are measured where a pair was decoded, and 0 elsewhere:
-    right: whether the output equals the target.
     free_tokens: output tokens that equal the target's at the same place.
+    free_exact: whether the output equals the target.
     surplus: how many tokens longer the output is. ended: whether it has an EOS.
     first_error: the place of its first wrong token, counted from 1; 0 = none.
     """
@@ -90,7 +88,7 @@ class Scores:
         chosen = (lengths >= low) & (lengths <= high)
         columns = {name: column[chosen] for name, column in self.columns.items()}
         sums = {name: int(column.sum()) for name, column in columns.items()}
-        n_pairs, n_decoded, n_right = int(chosen.sum()), sums["decoded"], sums["right"]
+        n_pairs, n_decoded, n_right = int(chosen.sum()), sums["decoded"], sums["free_exact"]
         loss = sum(self.losses[n] for n in self.lengths if low <= n <= high)
         interval = wilson_interval(n_right, n_decoded)
 
@@ -103,14 +101,14 @@ class Scores:
             "exact_match": _share(n_right, n_decoded),
             "low": interval[0],
             "high": interval[1],
-            "token_accuracy": _share(sums["right_tokens"], sums["tokens"]),
+            "token_accuracy": _share(sums["forced_tokens"], sums["tokens"]),
             "loss": _share(loss, sums["tokens"]),
             "decoded": n_decoded,
-            "forced_exact_match": _share(sums["forced"], n_pairs),
-            "exact_match_difference": _share(n_right - forced["forced"], n_decoded),
+            "forced_exact_match": _share(sums["forced_exact"], n_pairs),
+            "exact_match_difference": _share(n_right - forced["forced_exact"], n_decoded),
             "free_token_accuracy": _share(sums["free_tokens"], forced["tokens"]),
             "token_accuracy_difference": _share(
-                sums["free_tokens"] - forced["right_tokens"], forced["tokens"]
+                sums["free_tokens"] - forced["forced_tokens"], forced["tokens"]
             ),
             "wrong": n_decoded - n_right,
             "first_error_median": median(errors) if errors else None,
@@ -144,26 +142,10 @@ class Scores:
         measured = {"length_of": self.side, "train_length": list(self.train_length)}
         return self.about | measured | self.summary() | self.parts() | {"by_length": rows}
 
-    def table(self) -> Shown:
+    def table(self) -> "Shown":
         """The parts, and every group of lengths."""
-        rows = self.labelled()
-        for low, high, _ in group_lengths(self.lengths, self.train_length):
-            label = f"{low} to {high}" if low < high else f"length {low}"
-            rows.append((label, self.summary(low, high)))
-        cells = [
-            [label, *(cell.format(**summary) for cell in TABLE_CELLS.values())]
-            for label, summary in rows
-        ]
-        return Shown(self._title(), [""], list(TABLE_CELLS), rows=cells)
-
-    def _title(self) -> str:
-        """The run, its checkpoint, its fault if it has one, and the split."""
-        if not self.about:
-            return "scores"
-        title = f"{self.about['run']}, step {self.about['checkpoint']}"
-        if remark := fault_remark(self.about["fault"]):
-            title += f"; {remark}"
-        return f"{title}: {self.about['split']}"
+        table: Shown = import_named("toytrans.score_tables:table_of")(self)
+        return table
 
     def __repr__(self) -> str:
         return str(self.table())
@@ -172,14 +154,12 @@ class Scores:
         return self.table().html()
 
 
-TABLE_CELLS = {
-    "pairs": "{examples:,}",
-    "free-running exact match": "{exact_match:.3f}",
-    "95%": "{low:.3f}..{high:.3f}",
-    "token accuracy": "{token_accuracy:.3f}",
-    "loss": "{loss:.4f}",
-}
-"""What a table shows of a summary, by its headings."""
+def part_of(length: int, train_length: tuple[int, int]) -> str:
+    """The key of PARTS for a length."""
+    low, high = train_length
+    if length < low:
+        return "below"
+    return "beyond" if length > high else "in_range"
 
 
 def _share(part: float, whole: int) -> float:
@@ -197,40 +177,3 @@ def wilson_interval(right: float, total: float) -> tuple[float, float]:
     half = z * (share * (1 - share) / total + z * z / (4 * total * total)) ** 0.5
     scale = 1 + z * z / total
     return max(0.0, (middle - half) / scale), min(1.0, (middle + half) / scale)
-
-
-# Lengths beside the training lengths -----------------------------------------------------------
-
-
-class LengthGroup(NamedTuple):
-    """Measured lengths low .. high, all of one part (a key of PARTS)."""
-
-    low: int
-    high: int
-    part: str
-
-
-def part_of(length: int, train_length: tuple[int, int]) -> str:
-    """The key of PARTS for a length."""
-    low, high = train_length
-    if length < low:
-        return "below"
-    return "beyond" if length > high else "in_range"
-
-
-def group_lengths(
-    lengths: Iterable[int], train_length: tuple[int, int], most: int = MOST_GROUPS
-) -> list[LengthGroup]:
-    """Lengths in at most so many groups of 1, 2, 5, 10, 20, 50 and so on. No group crosses an end
-    of the training lengths."""
-    ordered = sorted(lengths)
-    group_sizes = (digit * 10**power for power in count() for digit in (1, 2, 5))
-    for size in group_sizes:
-        keys = {n: (part_of(n, train_length), (n - 1) // size) for n in ordered}
-        if len(set(keys.values())) <= most:
-            break
-    groups = []
-    for (part, _), members in groupby(ordered, keys.__getitem__):
-        group = list(members)
-        groups.append(LengthGroup(group[0], group[-1], part))
-    return groups

@@ -76,7 +76,7 @@ def parts_of(data: str, scores: "Scores") -> list[Labelled]:
 
 def print_scores(title: str, scores: "Scores") -> None:
     """One run: its parts, then each length both ways, then errors."""
-    from toytrans.scores import group_lengths
+    from toytrans.score_tables import group_lengths
 
     split = scores.about["split"]
     parts = parts_of(split, scores)

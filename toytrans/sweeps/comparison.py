@@ -24,7 +24,8 @@ from toytrans.errors import UserError
 from toytrans.figures import Point, draw_lengths, drawn
 from toytrans.files import read_json
 from toytrans.html import Shown
-from toytrans.scores import PARTS, LengthGroup, wilson_interval
+from toytrans.score_tables import LengthGroup
+from toytrans.scores import PARTS, wilson_interval
 from toytrans.sweeps.intervals import Summary, difference_of, seeds_needed, summarise
 from toytrans.sweeps.measure import (
     OF_RUN,

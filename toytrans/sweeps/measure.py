@@ -21,7 +21,8 @@ from toytrans.errors import UserError
 from toytrans.files import disk_errors, read_json, write_json
 from toytrans.model.seq2seq import count_parameters
 from toytrans.rounding import share
-from toytrans.scores import LengthGroup, Scores, Summary, group_lengths
+from toytrans.score_tables import LengthGroup, group_lengths
+from toytrans.scores import Scores, Summary
 from toytrans.training.checkpoint import Count
 from toytrans.training.run import Run
 
