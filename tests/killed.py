@@ -2,7 +2,6 @@
 
 import random
 import time
-from dataclasses import asdict
 from pathlib import Path
 
 from conftest import tensors_of, tiny_yaml
@@ -61,7 +60,7 @@ def assert_equal(run: Path, other: Path) -> None:
     ours, theirs = Run.open(run), Run.open(other)
     assert ours.steps[-1] == theirs.steps[-1] == ours.config.train.max_steps
     assert tensors_of(run) == tensors_of(other)
-    progress = [asdict(load_checkpoint(path, ours.steps[-1])[0]) for path in (run, other)]
+    progress = [load_checkpoint(path, ours.steps[-1])[0].model_dump() for path in (run, other)]
     for each in progress:
         assert each.pop("elapsed_s") > 0 and each.pop("evaluation_s") > 0
     assert progress[0] == progress[1]

@@ -76,7 +76,7 @@ def test_what_was_hashed_is_what_ran(command: Command):
     assert command("train", "c.yaml", "--out", "s").code == 0
     assert Path("own.py").read_text() == later
     known = read_trained_with(Path("s"), saved_steps(Path("s"))[-1])
-    assert known is not None and known["code"] == {
+    assert known is not None and known.code == {
         "data.task": hashlib.sha256(again.encode()).hexdigest()
     }
     assert not Path("changed").exists()

@@ -17,7 +17,7 @@ import os
 import re
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Annotated, Any, BinaryIO, Literal
+from typing import Annotated, BinaryIO, Literal
 
 import safetensors.torch
 import torch
@@ -38,6 +38,7 @@ from toytrans.files import (
     write_new,
 )
 from toytrans.model.seq2seq import Seq2Seq
+from toytrans.training.provenance import TrainedWith
 
 CHECKPOINTS, LIST = "checkpoints", "checkpoints.json"
 
@@ -162,7 +163,7 @@ def save_checkpoint(
     progress: Progress,
     tensors: Tensors,
     keep: int = 2,
-    trained_with: dict[str, Any] | None = None,
+    trained_with: TrainedWith | None = None,
 ) -> None:
     """Write a checkpoint, and delete older ones except the newest `keep` and the best.
 
@@ -181,13 +182,19 @@ def save_checkpoint(
             write_new(draft, raw)
             write_json(run / LIST, dict(sorted(sums.items())))
         flush_folder(file.parent)
-    passed = [other for other in saved_steps(run) if other <= step]
-    for other in passed[:-keep]:
-        old = checkpoint_file(run, other)
-        if other == progress.best_step or other not in sums or old.is_symlink():
+    _delete_older(run, progress, keep, sums)
+
+
+def _delete_older(run: Path, progress: Progress, keep: int, sums: dict[int, str]) -> None:
+    """Delete checkpoints except the newest `keep` up to this step, the best, and those that this
+    run did not write as they are now. sums: the SHA-256 of each that it wrote."""
+    passed = [step for step in saved_steps(run) if step <= progress.step]
+    for step in passed[:-keep]:
+        old = checkpoint_file(run, step)
+        if step == progress.best_step or step not in sums or old.is_symlink():
             continue
         with contextlib.suppress(OSError, Unreadable):
-            if hashlib.sha256(read_whole(old, MOST_BYTES)).hexdigest() == sums[other]:
+            if hashlib.sha256(read_whole(old, MOST_BYTES)).hexdigest() == sums[step]:
                 old.unlink()
 
 
@@ -198,15 +205,15 @@ def try_to_save(run: Path, progress: Progress, tensors: Tensors) -> None:
 
 
 def _bytes_of(
-    progress: Progress, tensors: Tensors, trained_with: dict[str, Any] | None = None
+    progress: Progress, tensors: Tensors, trained_with: TrainedWith | None = None
 ) -> bytes:
     """The file of a checkpoint. Tensors that share memory are written one by one."""
     about = {"format": FORMAT, "progress": json.dumps(progress.model_dump(), allow_nan=False)}
     if trained_with is not None:
-        about["trained_with"] = json.dumps(trained_with)
-    apart = {}
-    for name, tensor in tensors.items():
-        apart[name] = tensor.detach().to("cpu", copy=True).contiguous()
+        about["trained_with"] = json.dumps(trained_with.model_dump())
+    apart = {
+        name: tensor.detach().to("cpu", copy=True).contiguous() for name, tensor in tensors.items()
+    }
     return safetensors.torch.save(apart, about)
 
 
@@ -264,15 +271,14 @@ def read_progress(run: Path, step: int) -> Progress:
         return _progress_in(file, step)
 
 
-def read_trained_with(run: Path, step: int) -> dict[str, Any] | None:
+def read_trained_with(run: Path, step: int) -> TrainedWith | None:
     """What the weights of a checkpoint were trained with; None if it does not say. Raises
     UserError."""
     with checkpoint_errors(run, step), open_regular(checkpoint_file(run, step)) as file:
         text = _metadata_of(file).get("trained_with", "")
     try:
-        found = json.loads(text)
-        return found if {"settings", "code", "data"} <= found.keys() else None
-    except (ValueError, TypeError, AttributeError, RecursionError):
+        return TrainedWith.model_validate_json(text)
+    except ValidationError:
         return None
 
 

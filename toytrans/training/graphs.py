@@ -18,7 +18,7 @@ import torch
 from torch import Tensor
 
 from toytrans.config.schema import Settings
-from toytrans.data.batches import Batch
+from toytrans.data.batches import Batch, Shape
 from toytrans.errors import ran_out_of_memory
 from toytrans.training.devices import Precision, generators
 
@@ -29,17 +29,14 @@ WIDEST = 256
 """The largest d_model whose steps are recorded. Wider models keep a GPU busy anyway, and graphs
 would take the memory that they need."""
 
-Shape = tuple[int, int, int]
-"""(B, S, T) of a batch."""
-
 Work = Callable[[], object]
 
 Capture = Callable[[Work], Work]
 """Records some work without doing it, and returns what does it."""
 
 Step = Callable[[list[Batch], int | Tensor, float | Tensor], tuple[Tensor, Tensor]]
-"""A step of training: (parts of the batch, target tokens, learning rate) -> summed loss, norm of
-the gradient. It reads nothing back from the device."""
+"""A step of training: (parts of the batch, divisor of the loss, learning rate) -> summed loss, norm
+of the gradient. It reads nothing back from the device."""
 
 
 class Recorder:
@@ -60,27 +57,29 @@ class Recorder:
         self.why_eager = why_eager
         self.met = set[Shape]()
         self.graphs: dict[Shape, tuple[Batch, Work]] = {}
-        self.tokens, self.lr, self.loss, self.norm = (
+        self.divisor, self.lr, self.loss, self.norm = (
             torch.zeros((), device=device) for _ in range(4)
         )
         self.generator = generators()[str(device)]  # CUDA has none before the first tensor
 
-    def take(self, step: Step, parts: list[Batch], tokens: int, lr: float) -> tuple[Tensor, Tensor]:
+    def take(
+        self, step: Step, parts: list[Batch], divisor: int, lr: float
+    ) -> tuple[Tensor, Tensor]:
         """Take a step. Returns its summed loss and the norm of its gradient, which the next call
         may overwrite."""
-        self.tokens.fill_(tokens)
+        self.divisor.fill_(divisor)
         self.lr.fill_(lr)
         if self.capture is None:
-            return step(parts, self.tokens, self.lr)
+            return step(parts, self.divisor, self.lr)
         (batch,) = parts
-        shape = len(batch.src), batch.src.shape[1], batch.tgt_in.shape[1]
+        shape = Shape(len(batch.src), batch.src.shape[1], batch.tgt_in.shape[1])
         if shape in self.graphs:
             return self._replay(shape, batch)
         before = self.generator.get_state()
         try:
             if shape not in self.met:
                 self.met.add(shape)
-                return step(parts, self.tokens, self.lr)
+                return step(parts, self.divisor, self.lr)
             self.graphs[shape] = self._record(step, batch)
             return self._replay(shape, batch)
         except Exception as error:
@@ -89,7 +88,7 @@ class Recorder:
                 raise
         self._record_no_more()
         self.generator.set_state(before)
-        return step(parts, self.tokens, self.lr)
+        return step(parts, self.divisor, self.lr)
 
     def _replay(self, shape: Shape, batch: Batch) -> tuple[Tensor, Tensor]:
         fixed, replay = self.graphs[shape]
@@ -105,7 +104,7 @@ class Recorder:
         fixed = Batch(**ids)
 
         def work() -> None:
-            loss, norm = step([fixed], self.tokens, self.lr)
+            loss, norm = step([fixed], self.divisor, self.lr)
             self.loss.copy_(loss)
             self.norm.copy_(norm)
 

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from pydantic import BaseModel
 
 from toytrans import __version__
 from toytrans.config.load import MAY_DIFFER, flatten
@@ -27,11 +28,19 @@ from toytrans.user_code import digests
 SWITCHES = ("ATEN_", "DNNL_", "KMP_", "MKL_", "OMP_", "ONEDNN_", "CUBLAS_", "NVIDIA_TF32")
 """Prefixes of environment variables that can change how numbers are computed."""
 
-TrainedWith = dict[str, dict[str, Any]]
-"""settings: values by key. code, data: SHA-256 of files by the key that names them."""
-
 FOLLOWS_FROM_LIMITS = ("train.warmup_steps", "train.eval_every")
 """Keys that may change with the limits of a training when it is resumed."""
+
+
+class TrainedWith(BaseModel):
+    """What weights were trained with.
+
+    settings: values by key. code, data: SHA-256 of files by the key that names them.
+    """
+
+    settings: dict[str, Any]
+    code: dict[str, str]
+    data: dict[str, str]
 
 
 def environment_of(device: torch.device, precision: Precision, processes: int) -> dict[str, Any]:
@@ -101,4 +110,4 @@ def trained_with(settings: Settings) -> TrainedWith:
         for key, value in flatten(settings.model_dump(mode="json")).items()
         if key not in free and not key.startswith("data.files.")
     }
-    return {"settings": values, "code": code, "data": data}
+    return TrainedWith(settings=values, code=code, data=data)

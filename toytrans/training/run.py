@@ -446,16 +446,13 @@ class _SavedRecord(BaseModel):
 
 def _unlike_settings(before: TrainedWith, now: TrainedWith) -> list[str]:
     """The settings that are not those of the weights: `key (was -> is)`."""
-    old, new = before["settings"], now["settings"]
+    old, new = before.settings, now.settings
     both = [key for key in old if key in new]  # a key that came later says nothing
     return [f"{key} ({old[key]} -> {new[key]})" for key in both if old[key] != new[key]]
 
 
 def _changed_files(before: TrainedWith, now: TrainedWith) -> list[str]:
     """The keys of files whose contents are not those of the training."""
-    return [
-        key
-        for kind in ("code", "data")
-        for key, digest in before[kind].items()
-        if now[kind].get(key, digest) != digest
-    ]
+    here = now.code | now.data
+    files = before.code | before.data
+    return [key for key, digest in files.items() if here.get(key, digest) != digest]

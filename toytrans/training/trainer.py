@@ -104,10 +104,10 @@ class Trainer:
         train, progress = self.settings.train, self.progress
         self._lap()
         self.model.train()
-        reason = agree(self._reason_to_stop())
+        reason = self._reason_to_stop()
         if is_end(reason) and self.saved_step is None:  # say, max_steps: 0
             self._evaluate()
-            reason = agree(self._reason_to_stop())
+            reason = self._reason_to_stop()
             self.save()
         batches = training_batches(self.dataset, self.settings, progress.pairs_used)
         with contextlib.closing(batches):
@@ -116,7 +116,7 @@ class Trainer:
                 progress.elapsed_s += self._lap()
                 if self._is_told_to_stop() or self._save_is_overdue():
                     self._look_for_divergence()
-                reason = agree(self._reason_to_stop())
+                reason = self._reason_to_stop()
                 evaluates = is_end(reason) or progress.step % train.eval_every == 0
                 logs = progress.step % train.log_every == 0
                 if evaluates or logs or reason == "diverged":
@@ -128,7 +128,7 @@ class Trainer:
                     if evaluates:
                         self.save()
                     yield record
-                    reason = agree(self._reason_to_stop())
+                    reason = self._reason_to_stop()
                 if reason == "interrupted" or self._save_is_overdue():
                     self.save()
         self.stop_reason = reason
@@ -138,12 +138,12 @@ class Trainer:
         self._told_to_stop = True
 
     def _reason_to_stop(self) -> StopReason | None:
-        """Why this process would stop now. `agree` makes it the reason of all: the first alone
-        knows the validation loss, and each its own clock and signals."""
+        """Why training stops now, for all processes: the first alone knows the validation loss, and
+        each has its own clock and signals."""
         if self.not_finite:
-            return "diverged"
+            return agree("diverged")
         reached = self.progress.stop_reason(self.settings.train)
-        return reached or ("interrupted" if self._is_told_to_stop() else None)
+        return agree(reached or ("interrupted" if self._is_told_to_stop() else None))
 
     def _is_told_to_stop(self) -> bool:
         return self._told_to_stop or bool(self.signals)
