@@ -19,8 +19,8 @@ from toytrans.user_code import is_reference
 
 FILES = ("data.files.train", "data.files.valid", "data.files.test")
 
-MAY_CHANGE = ("config", "started", "command", "python", "platform")
-"""Parts of a run's environment that change no number of the training."""
+CHANGE_NO_NUMBER = ("config", "started", "command", "python", "platform")
+"""Parts of environment.json that change no number of the training."""
 
 
 class ResumedRun:
@@ -107,7 +107,7 @@ def _name_of(reference: str) -> str:
 
 def _other_conditions(before: dict[str, Any], now: dict[str, Any]) -> str:
     """A sentence if the environment is not that of the saved run; else empty."""
-    both = [key for key in now if key in before and key not in MAY_CHANGE]
+    both = [key for key in now if key in before and key not in CHANGE_NO_NUMBER]
     changed = [f"{key} {before[key]} -> {now[key]}" for key in both if before[key] != now[key]]
     if not changed:
         return ""
