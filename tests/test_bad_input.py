@@ -235,7 +235,7 @@ def test_files_that_are_no_safetensors_or_lie_are_refused_and_not_run(run, refus
     ("words", "change", "said"),
     [
         (LAST, lambda progress: progress["window"].update(tokens=-7), "damaged"),
-        (RESUME, lambda progress: progress["window"].pop("tokens"), "its sums"),
+        (RESUME, lambda progress: progress["window"].pop("tokens"), "damaged"),
     ],
 )
 def test_a_progress_of_other_types_is_refused(run, refused, words, change, said):

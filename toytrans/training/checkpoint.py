@@ -67,10 +67,15 @@ class Window(Saved):
     loss: nats; while training goes on, the trainer adds it up on the device.
     """
 
-    tokens: Count = 0
-    padded: Count = 0
-    real: Count = 0
-    loss: Annotated[float, Field(ge=0, le=2**53)] = 0.0
+    tokens: Count
+    padded: Count
+    real: Count
+    loss: Annotated[float, Field(ge=0, le=2**53)]
+
+
+def new_window() -> Window:
+    """The sums before the first step."""
+    return Window(tokens=0, padded=0, real=0, loss=0.0)
 
 
 class Progress(Saved):
@@ -89,7 +94,7 @@ class Progress(Saved):
     best_exact_match: float = -1.0
     best_loss: float | None = None
     evaluations_since_best: Count = 0
-    window: Window = Field(default_factory=Window)
+    window: Window = Field(default_factory=new_window)
 
     def stop_reason(self, train: TrainConfig) -> StopReason | None:
         """The limit or the goal that the training has reached, if there is one."""

@@ -27,12 +27,12 @@ from toytrans.training.checkpoint import (
     Progress,
     StopReason,
     Tensors,
-    Window,
     checkpoint_errors,
     copy_into,
     load_newest,
     load_weights,
-    pick_step,
+    new_window,
+    saved_steps,
     weights_of,
 )
 from toytrans.training.devices import Precision, generators
@@ -239,7 +239,7 @@ class Trainer:
             "target_tokens": progress.target_tokens,
             "elapsed_s": progress.elapsed_s,
         }
-        self._loss_sum, progress.window = self._zero(), Window()
+        self._loss_sum, progress.window = self._zero(), new_window()
         return record
 
     def _write(self, record: Record) -> None:
@@ -325,12 +325,14 @@ class Trainer:
                 self._restore(*found)
 
     def take_best(self) -> int:
-        """Give the model the weights of the best checkpoint on validation data, at the end of the
-        training. Returns its step. Raises UserError if it cannot be read."""
+        """At the end of the training, give the model the weights of the best checkpoint; if that is
+        gone, it keeps the last ones. Returns their step. Raises UserError if it cannot be read."""
         assert self.writer is not None, "the first process keeps the checkpoints"
-        step = pick_step(self.writer.path, "best")
-        load_weights(self.model, self.writer.path, step)
-        return step
+        last, best = self.progress.step, self.progress.best_step
+        if best is None or best == last or best not in saved_steps(self.writer.path):
+            return last
+        load_weights(self.model, self.writer.path, best)
+        return best
 
     def _restore(self, progress: Progress, tensors: Tensors) -> None:
         random = {name: tensors.pop(name) for name in [*tensors] if name.startswith("random/")}
