@@ -90,6 +90,33 @@ def test_a_scheme_of_both_attentions_is_made_once(here: Path):
     assert model.positions is model.cross_positions and len(model.positions.made) == 1
 
 
+XPOS = """
+import torch
+from toytrans.model.positions.base import Positions
+class XPos(Positions):
+    def rotate(self, q, k, start=0):
+        places = torch.arange(start, start + q.shape[2], dtype=q.dtype)[:, None]
+        return q * 0.9**places, k * 0.9**-places
+"""
+
+
+def test_a_scheme_may_turn_queries_and_keys_in_different_ways(here: Path):
+    """As xPos does (Sun et al. 2023): scores decay with the distance, in decoding too."""
+    (here / "xpos.py").write_text(XPOS)
+    model, (src, tgt_in) = own(positions="xpos.py:XPos"), ids()
+    attention = model.encoder_stack()[0].self_attention
+    x = torch.randn(1, 4, 8)
+    context = model.self_context(torch.ones(1, 1, 4, 4, dtype=torch.bool))
+    q, k, _ = attention.queries_keys_values(x, context)
+    plain_q, plain_k, _ = attention.project_qkv(x)
+    i, j = torch.arange(4)[:, None], torch.arange(4)
+    assert torch.allclose(q @ k.mT, plain_q @ plain_k.mT * 0.9 ** (i - j), atol=1e-6)
+    with torch.no_grad():
+        state = model.start_decoding(src, 4)
+        steps = [state.next_logits(tgt_in[:, t]) for t in range(4)]
+        assert torch.allclose(torch.stack(steps, 1), model(src, tgt_in), atol=1e-5)
+
+
 def test_a_model_of_ones_own_decodes_without_a_cache():
     """Greedy search and beams over it = those over all prefixes, written out."""
     model = own(**{"class": MODEL})
@@ -234,6 +261,14 @@ REFUSED = {
     ("model.positions", SCHEME + "  def embed(s, x, start=0): return x[:, 0]"): (
         "embed gives (2, 16), where (2, 3, 16) is wanted",
     ),
+    ("model.positions", SCHEME + "  def rotate(s, q, k, start=0): return q, k[0]"): (
+        "rotate gives (2, 3, 8), where (2, 2, 3, 8) is wanted",
+    ),
+    (
+        "model.positions",
+        "from toytrans.model.positions.anchored import Anchored\n"
+        "class X(Anchored): anchors = 'start', 'finish'",
+    ): ("x.py:X: fails when it is tried out: ValueError: no anchor is called 'finish'",),
     ("model.positions", SCHEME + "  def values(s, table, d): return d.double()"): (
         "x.py:X: fails when it is tried out",
     ),

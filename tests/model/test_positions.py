@@ -93,7 +93,7 @@ def test_a_learned_table_ends_where_it_ends():
 def test_rotary_rotates_pairs_and_leaves_the_distance_alone():
     model = model_of(VOCABULARY, positions="rotary")  # heads of width 8
     x = torch.randn(1, 3, 7, 8).double()
-    rotated = model.positions.rotate(x, 5)
+    rotated, _ = model.positions.rotate(x, x, 5)
     for t in range(7):
         for i in range(4):
             pair = torch.complex(x[..., t, i], x[..., t, i + 4])
@@ -104,8 +104,8 @@ def test_rotary_rotates_pairs_and_leaves_the_distance_alone():
     q, k = x[..., :1, :], x[..., 1:2, :]
 
     def score(i, j):
-        rotate = model.positions.rotate
-        return (rotate(q, i) * rotate(k, j)).sum(-1)
+        (query, _), (_, key) = model.positions.rotate(q, q, i), model.positions.rotate(k, k, j)
+        return (query * key).sum(-1)
 
     assert torch.allclose(score(3, 1), score(503, 501))
     assert not torch.allclose(score(3, 1), score(3, 2), rtol=1e-3)

@@ -225,8 +225,7 @@ class Attention(nn.Module):
             return self.project_q(x), *memory_kv
         q, k, v = self.project_qkv(x)
         if context.positions is not None:
-            q = context.positions.rotate(q, context.start)
-            k = context.positions.rotate(k, context.start)
+            q, k = context.positions.rotate(q, k, context.start)
         if cache is not None:
             stop = context.start + x.shape[1]
             keys, values = cache

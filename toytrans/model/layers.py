@@ -105,12 +105,18 @@ class DecoderLayer(nn.Module):
     ) -> Tensor:
         """(N, T, D), and the keys and values of memory, (A, H, S, Dh) each -> (N, T, D).
 
-        There are as many rows as sources, or W beams of each source: N = A W.
+        A pass in parallel has a row for each source, N = A, and a search with W beams N = A W.
         """
         x = self.residuals[0](x, lambda y: self.self_attention(y, self_context, cache=cache))
-        # the beams of a source ask the same memory, so they stand side by side as its queries
-        queries = x.view(len(memory_kv[0]), -1, x.shape[-1])  # (A, W T, D)
-        queries = self.residuals[1](
-            queries, lambda y: self.cross_attention(y, cross_context, memory_kv)
-        )
-        return self.residuals[2](queries.view_as(x), self.feed_forward)
+        x = self.residuals[1](x, lambda y: self.attend_to_memory(y, cross_context, memory_kv))
+        return self.residuals[2](x, self.feed_forward)
+
+    def attend_to_memory(
+        self, x: Tensor, context: AttentionContext, memory_kv: KeysValues
+    ) -> Tensor:
+        """Cross-attention: (N, T, D), and the keys and values of A sources -> (N, T, D).
+
+        The W beams of a source stand side by side as queries of its memory: (A, W T, D).
+        """
+        queries = x.view(len(memory_kv[0]), -1, x.shape[-1])
+        return self.cross_attention(queries, context, memory_kv).view_as(x)

@@ -172,10 +172,10 @@ def _attend(layer: Attention, q: Tensor, k: Tensor, v: Tensor, context: Attentio
     return run("attention", q, k, v, bias, mask_bias, visible, keep, layer.scale, layer.cap)
 
 
-def _rotate(scheme: Rotary, x: Tensor, start: int = 0) -> Tensor:
+def _rotate(scheme: Rotary, q: Tensor, k: Tensor, start: int = 0) -> tuple[Tensor, Tensor]:
     """As `Rotary.rotate`."""
-    cos, sin = cos_sin(x, start)
-    return run("rotary", x, cos, sin)
+    cos, sin = cos_sin(q, start)
+    return run("rotary", q, cos, sin), run("rotary", k, cos, sin)
 
 
 def _look_up(scheme: Positions, table: Tensor, index: Tensor) -> Tensor:

@@ -68,8 +68,9 @@ class Anchored(DistanceBias):
                 return t - self.since_separator(src)[:, None, :]
             case "end":
                 return t - (n + 1 - j)
-            case _:
+            case "wrap":
                 return t - n - j
+        raise ValueError(f"no anchor is called {name!r}")
 
     def since_separator(self, src: Tensor) -> Tensor:
         """p(j): (B, S)."""

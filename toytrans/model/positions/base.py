@@ -84,10 +84,10 @@ class Positions(nn.Module):
         """Embeddings (B, L, D) of places start .. start + L - 1 -> (B, L, D)."""
         return x
 
-    def rotate(self, x: Tensor, start: int = 0) -> Tensor:
-        """Queries or keys (B, H, L, Dh) of self-attention, at places start .. start + L - 1 ->
-        (B, H, L, Dh)."""
-        return x
+    def rotate(self, q: Tensor, k: Tensor, start: int = 0) -> tuple[Tensor, Tensor]:
+        """Queries and keys of self-attention, (B, H, L, Dh) each, at places start .. start + L - 1
+        -> the same, rotated."""
+        return q, k
 
     def self_distances(self, queries: range, device: torch.device) -> Distances | None:
         """From some places of a sequence to all places up to the last of them; None = no bias."""

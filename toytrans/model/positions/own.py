@@ -97,7 +97,8 @@ def _check_shapes(scheme: Positions, settings: ModelSettings) -> None:
     x = torch.zeros(2, length, settings.d_model)
     _check_shape("embed", scheme.embed(x), x.shape)
     q = torch.zeros(2, heads, length, width)
-    _check_shape("rotate", scheme.rotate(q), q.shape)
+    for rotated in scheme.rotate(q, q.clone()):
+        _check_shape("rotate", rotated, q.shape)
     distances = scheme.self_distances(range(length), x.device)
     if distances is not None:
         bias = scheme.bias(scheme.new_bias_table(heads), distances)

@@ -29,9 +29,9 @@ class Rotary(Positions):
             reason = f"rotary rotates pairs: heads of even width, not {width}"
             raise BadKey("model.positions", reason)
 
-    def rotate(self, x: Tensor, start: int = 0) -> Tensor:
-        cos, sin = cos_sin(x, start)
-        return apply_rotary(x, cos, sin)
+    def rotate(self, q: Tensor, k: Tensor, start: int = 0) -> tuple[Tensor, Tensor]:
+        cos, sin = cos_sin(q, start)
+        return apply_rotary(q, cos, sin), apply_rotary(k, cos, sin)
 
 
 def apply_rotary(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
