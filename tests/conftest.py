@@ -26,7 +26,7 @@ import pytest
 import torch
 import typer.main
 
-from toytrans import user_code
+from toytrans import references, user_code
 from toytrans.cli.app import main
 from toytrans.config.schema import Config, Settings
 from toytrans.config.yaml import write_yaml
@@ -89,7 +89,7 @@ def given_config(task: str = "copy", **sections: dict) -> Config:
 def config_of(task: str = "copy", **sections: dict) -> Settings:
     """The settings of a small config, whose own code may run."""
     config = given_config(task, **sections)
-    user_code.trust(config.references.values())
+    references.trust(config.references.values())
     return resolve(config)
 
 
@@ -242,7 +242,7 @@ def call(*arguments: str) -> int:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(sys, "argv", ["toytrans", *arguments])
         patch.setenv("PYTHONSAFEPATH", "")  # main sets it, for what a command starts
-        patch.setattr(user_code, "_files", {})  # nobody has named code in a new process
+        patch.setattr(references, "trusted", {})  # nobody has named code in a new process
         patch.setattr(user_code, "_modules", {})
         try:
             main()

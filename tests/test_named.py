@@ -25,7 +25,12 @@ def imported_for(config: str) -> set[str]:
 
 def test_what_a_config_does_not_name_is_not_imported():
     positions = {f"toytrans.model.positions.{name}" for name in ("rotary", "relative", "anchored")}
-    own = {"toytrans.model.own", "toytrans.model.positions.own", "toytrans.data.own_tasks"}
+    own = {
+        "toytrans.user_code",
+        "toytrans.model.own",
+        "toytrans.model.positions.own",
+        "toytrans.data.own_tasks",
+    }
     textbook, addition = imported_for("textbook"), imported_for("addition")
     assert "toytrans.model.positions.absolute" in textbook
     assert not textbook & (positions | own | {"toytrans.data.files"})

@@ -10,9 +10,10 @@ import pytest
 import torch
 from conftest import Command, tensors_of, tiny_yaml
 
-from toytrans import user_code
 from toytrans.errors import UserError
+from toytrans.references import trust
 from toytrans.training.checkpoint import read_trained_with, saved_steps
+from toytrans.user_code import load
 
 CONFIG = tiny_yaml(data={"task": "own.py:f"}, train={"max_steps": 2})
 
@@ -117,9 +118,9 @@ def test_each_file_has_helpers_of_its_own(here: Path):
             "import helpers\ndef f(s): return helpers.answer(s)\n"
         )
         references.append(f"{here}/{folder}/own.py:f")
-    user_code.trust(references)
+    trust(references)
     before = set(sys.modules)
-    first, second = map(user_code.load, references)
+    first, second = map(load, references)
     assert first([1, 2]) == [1, 2] and second([1, 2]) == [2, 1]
     assert "helpers" not in sys.modules, "what a program imports by that name is its own"
     assert len(set(sys.modules) - before) == 2
@@ -129,11 +130,11 @@ def test_a_failed_import_leaves_nothing_behind(here: Path):
     (here / "helpers.py").write_text("")
     (here / "broken.py").write_text("import helpers\nraise ValueError('no')\n")
     reference = f"{here}/broken.py:f"
-    user_code.trust([reference])
+    trust([reference])
     before, paths = set(sys.modules), list(sys.path)
     for _ in range(2):
         with pytest.raises(UserError, match=r"broken.py:2: fails on import: ValueError: no"):
-            user_code.load(reference)
+            load(reference)
     assert set(sys.modules) == before and sys.path == paths
 
 

@@ -20,8 +20,8 @@ from toytrans.data.tasks import TASKS, translations
 from toytrans.errors import UserError
 from toytrans.exercises.fault_cards import CARDS
 from toytrans.model.positions import scheme_names
+from toytrans.references import is_reference, shown
 from toytrans.resolve import resolve
-from toytrans.user_code import is_reference, shown
 
 Card = dict[str, str]
 """What there is to say of a name, by heading."""

@@ -35,7 +35,7 @@ from toytrans.model.positions import (
     scheme_class,
 )
 from toytrans.model.positions.base import Positions
-from toytrans.user_code import is_reference, shown
+from toytrans.references import is_reference, shown
 
 BEYOND = 5
 """Test sources are so many symbols longer than those of training, as far as a table of places

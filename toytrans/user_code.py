@@ -1,121 +1,26 @@
-"""Code of the user's that a config names: `my_tasks.py:swap_pairs`.
-
-    named -> read once -> hashed, run, or handed over to another process
-
-The rule of trust: what the command line or a config of the user's names may run, and what a run
-directory names, which somebody may have sent, runs where the user says --trust-code. `trust` lets
-code run: it is called where the user's config is read, and where a run is opened with trust_code.
-`load` refuses everything else. What was read when it was named is what runs and what is hashed,
-even if the file has changed since.
+"""Running code of the user's. A file that `references` trusts runs once, as it was read when it was
+named.
 
 Each file is a module of its own and has helpers of its own: `import helpers` finds the file beside
-it, whatever another file has imported by that name.
+it, whatever another file has imported by that name. Whatever the code raises becomes a UserError.
 """
 
 import contextlib
 import hashlib
 import importlib
-import re
 import sys
 import traceback
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator
 from pathlib import Path
 from types import ModuleType
 from typing import Any
 
+from toytrans import references
 from toytrans.errors import UserError, did_you_mean
-from toytrans.files import read_named
+from toytrans.references import is_shipped, path_of, shown, trust
 
-SHIPPED = Path(__file__).parent / "configs"
-SHIPPED = SHIPPED if SHIPPED.is_dir() else SHIPPED.parent.parent / "configs"
-"""The configs that come with the package, and `examples/`, code that they name: in its wheel, or in
-a checkout beside it."""
-
-MOST_BYTES = 10_000_000
-"""Of a file of code."""
-
-_MODULE = re.compile(r"[^\W\d]\w*(\.[^\W\d]\w*)*")
-
-_files: dict[str, bytes] = {}
-"""The files that this process may run, as they were read when they were named."""
-
-_modules: dict[str, ModuleType] = {}
-"""What those files define that have run."""
-
-
-def is_reference(text: str | None) -> bool:
-    """Whether a value of a config names code rather than something built in."""
-    return text is not None and (":" in text or text.endswith(".py"))
-
-
-def absolute(text: str) -> str:
-    """A reference with the absolute path of its file. Raises ValueError with a remedy."""
-    place, _, name = text.rpartition(":")
-    if place.endswith(".py") and name.isidentifier():
-        return f"{Path(place).absolute()}:{name}"
-    if _MODULE.fullmatch(place) and name.isidentifier():
-        raise ValueError(
-            f"{text!r} names a module, not a file; name a file whose one line is "
-            f"`from {place} import {name}`: FILE.py:{name}"
-        )
-    raise ValueError(f"{text!r} names no code; write it as FILE.py:NAME")
-
-
-def shown(reference: str) -> str:
-    """A reference for messages: a file below the working directory by its relative path."""
-    with contextlib.suppress(ValueError, OSError):
-        return str(Path(reference).relative_to(Path.cwd()))
-    return reference
-
-
-# Trust ---------------------------------------------------------------------------------------
-
-
-def trust(references: Iterable[str]) -> None:
-    """Let this process run the code that some references name, as it is on the disk now.
-
-    Raises UserError if a file cannot be read.
-    """
-    take_over({_path_of(reference): _read(_path_of(reference)) for reference in references})
-
-
-def hand_over(references: Iterable[str]) -> dict[str, bytes]:
-    """The files of references that are trusted here, for `take_over` in another process. A file
-    that is edited meanwhile runs there as it was read here."""
-    return {path: _files[path] for path in map(_path_of, references) if path in _files}
-
-
-def take_over(files: Mapping[str, bytes]) -> None:
-    """Let this process run files as another one has read them."""
-    for path, raw in files.items():
-        if _files.get(path) != raw:
-            _files[path] = raw
-            _modules.pop(path, None)
-
-
-def is_shipped(reference: str) -> bool:
-    """Whether a file came with the package: it is trusted as the package is."""
-    return Path(_path_of(reference)).resolve().is_relative_to((SHIPPED / "examples").resolve())
-
-
-def digests(references: Iterable[str]) -> list[str]:
-    """The sha256 of the file of each reference: as it was read, or else as it is. Nothing runs.
-
-    Raises UserError if a file cannot be read.
-    """
-    paths = list(map(_path_of, references))
-    return [hashlib.sha256(_files.get(path) or _read(path)).hexdigest() for path in paths]
-
-
-def _path_of(reference: str) -> str:
-    return reference.rpartition(":")[0]
-
-
-def _read(path: str) -> bytes:
-    return read_named(shown(path), MOST_BYTES)
-
-
-# Running -------------------------------------------------------------------------------------
+_modules: dict[tuple[str, bytes], ModuleType] = {}
+"""What trusted files define that have run, by the path and the bytes of each."""
 
 
 def load(reference: str) -> Any:
@@ -124,16 +29,17 @@ def load(reference: str) -> Any:
     Raises UserError: code that is not trusted, a file that fails, a name that it does not define.
     """
     path, _, name = reference.rpartition(":")
-    if path not in _files:
+    if path not in references.trusted:
         if not is_shipped(reference):
             raise UserError(
                 f"{shown(reference)}: code that a run names runs with --trust-code alone "
                 "(trust_code=True in Python); read it first"
             )
         trust([reference])
-    if path not in _modules:
-        _modules[path] = _run(path, _files[path])
-    module = _modules[path]
+    code = path, references.trusted[path]
+    if code not in _modules:
+        _modules[code] = _run(*code)
+    module = _modules[code]
     if not hasattr(module, name):
         public = ((n, x) for n, x in vars(module).items() if not n.startswith("_"))
         names = [n for n, x in public if getattr(x, "__module__", "") == module.__name__]
@@ -243,13 +149,13 @@ def fault_in_user_code(error: BaseException) -> str | None:
         *_, last = traceback.walk_tb(error.__traceback__)
         if str(last[0].f_globals.get("__name__")).startswith(f"{__package__}."):
             return None
-    places = [path for path in _files if _line_of(error, path)]
+    places = [path for path in references.trusted if _line_of(error, path)]
     return failure(error, f"{places[-1]}:") if places else None
 
 
 def failure(error: BaseException, reference: str) -> str:
     """An exception in one line: its type, its message and its line in the user's file."""
-    path = _path_of(reference)
+    path = path_of(reference)
     line = _line_of(error, path)
     return f"{_summary(error)} ({shown(path)}:{line})" if line else _summary(error)
 

@@ -8,11 +8,11 @@ import pytest
 import torch
 from conftest import Answer, Command, config_of, tiny_yaml
 
-from toytrans import user_code
 from toytrans.data.open import check_dataset, open_dataset
 from toytrans.data.pairs import Pairs
 from toytrans.data.task_pairs import TaskPairs
 from toytrans.errors import UserError
+from toytrans.references import trust
 
 SWAP = '''\
 def swap_pairs(source):
@@ -53,7 +53,7 @@ def own(here: Path) -> Path:
 
 def opened(name: str, **data: object) -> TaskPairs:
     config = config_of(f"own.py:{name}", data={"symbols": None, **data})
-    user_code.trust(config.references.values())
+    trust(config.references.values())
     source = open_dataset(config)
     assert isinstance(source, TaskPairs)
     return source

@@ -13,12 +13,12 @@ from conftest import VOCABULARY, Command, config_of
 from torch import Tensor, nn
 
 import toytrans
-from toytrans import user_code
 from toytrans.config.load import load_config
 from toytrans.model.build import build_sound_model
 from toytrans.model.decoding import search
 from toytrans.model.own import OwnModel
 from toytrans.model.seq2seq import Seq2Seq
+from toytrans.references import trust
 from toytrans.resolve import resolve
 from toytrans.sweeps import trial
 from toytrans.tokens import BOS_ID, EOS_ID
@@ -36,7 +36,7 @@ def examples(here: Path) -> Path:
 
 def own(**model: object) -> Seq2Seq:
     config = config_of(model={"d_model": 8, "n_heads": 2, **model})
-    user_code.trust(config.references.values())
+    trust(config.references.values())
     return build_sound_model(config.model, VOCABULARY).eval()
 
 

@@ -15,10 +15,11 @@ import typer
 from typer.core import TyperGroup
 
 import toytrans
+from toytrans import references
 from toytrans.cli.terminal import note, reporter, silence
 from toytrans.errors import UserError, ran_out_of_memory, shortened
+from toytrans.named import import_named
 from toytrans.training import signals
-from toytrans.user_code import fault_in_user_code
 
 TRAIN, LOOK, PROVE, LEARN = "Train", "Look", "Prove", "Learn"
 
@@ -199,7 +200,7 @@ def _run() -> int:
                 "out of memory; lower data.batch_tokens, the lengths of the sequences or the sizes "
                 "of the model"
             )
-        if fault := fault_in_user_code(error):
+        if fault := _fault_in_user_code(error):
             return _refuse(f"your code: {fault}")
         if isinstance(error, OSError) and (error.filename or error.errno in DISK):
             silence(sys.stdout)
@@ -223,10 +224,17 @@ def _app() -> int:
         cause = cause.__cause__ if isinstance(cause, typer.Abort) else cause
         if isinstance(cause, (BrokenPipeError, EOFError)):
             raise cause from None
-        if fault := fault_in_user_code(stop):
+        if fault := _fault_in_user_code(stop):
             raise UserError(f"your code: {fault}") from None
         return stop.code if isinstance(stop.code, int) else int(stop.code is not None)
     return 0
+
+
+def _fault_in_user_code(error: BaseException) -> str | None:
+    """An exception in one line, if it came through code of the user's."""
+    if not references.trusted:
+        return None
+    return import_named("toytrans.user_code:fault_in_user_code")(error)
 
 
 def _refuse(message: str) -> int:

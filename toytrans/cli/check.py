@@ -25,7 +25,8 @@ from toytrans.cli.terminal import Progress, output, plain, plain_lines, print_pa
 from toytrans.config.faults import check_fault_name, fault_remark, named_fault
 from toytrans.errors import UserError
 from toytrans.files import json_text
-from toytrans.user_code import absolute, load, refusing, trust
+from toytrans.references import absolute, trust
+from toytrans.user_code import load, refusing
 
 if TYPE_CHECKING:
     from toytrans.checks.result import Report

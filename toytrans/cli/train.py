@@ -16,9 +16,9 @@ from toytrans.cli.results import Labelled, parts_of, print_parts
 from toytrans.cli.terminal import Bar, note, output, plain, reporter
 from toytrans.config.faults import fault_remark
 from toytrans.errors import UserError, how_to_install
+from toytrans.references import is_shipped
 from toytrans.rounding import share
 from toytrans.training.signals import exit_if_signalled
-from toytrans.user_code import is_shipped
 
 if TYPE_CHECKING:
     from toytrans.config.schema import Config

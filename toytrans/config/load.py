@@ -24,7 +24,7 @@ from toytrans.config.yaml import (
 )
 from toytrans.errors import UserError, did_you_mean
 from toytrans.named import import_named
-from toytrans.user_code import SHIPPED, is_reference, trust
+from toytrans.references import SHIPPED, is_reference, trust
 
 MAY_DIFFER = (
     "device",

@@ -25,7 +25,7 @@ from pydantic import (
 from toytrans.config.faults import FAULTS, check_fault_name
 from toytrans.config.yaml import KeyOrigins
 from toytrans.errors import BadKey, UserError
-from toytrans.user_code import absolute, is_reference
+from toytrans.references import absolute, is_reference
 
 # The values of keys --------------------------------------------------------------------------
 

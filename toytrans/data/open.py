@@ -11,7 +11,7 @@ from toytrans.data.task_pairs import Task, TaskPairs
 from toytrans.data.tasks import TASKS
 from toytrans.errors import BadKey, did_you_mean
 from toytrans.named import import_named
-from toytrans.user_code import is_reference, shown
+from toytrans.references import is_reference, shown
 
 
 def task_of(data: DataConfig) -> Task:

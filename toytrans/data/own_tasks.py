@@ -29,7 +29,6 @@ import torch
 from torch import Tensor
 from torch.nn.functional import pad
 
-from toytrans import user_code
 from toytrans.config.schema import DataConfig, Settings
 from toytrans.data.hashing import row_keys
 from toytrans.data.pairs import (
@@ -48,7 +47,9 @@ from toytrans.data.task_pairs import (
     uniform_symbols,
 )
 from toytrans.errors import UserError
+from toytrans.references import shown
 from toytrans.tokens import Vocabulary
+from toytrans.user_code import load, refusing
 
 Row = list[int]
 
@@ -121,8 +122,8 @@ class OwnTask:
 
     def __init__(self, reference: str, symbols: int | None = None) -> None:
         """symbols: data.symbols of the config. Raises UserError."""
-        self.reference, self.name = reference, user_code.shown(reference)
-        made = user_code.load(reference)
+        self.reference, self.name = reference, shown(reference)
+        made = load(reference)
         if inspect.isclass(made):
             made = self._returned(made, f"{made.__name__}()")
         target, self.source = getattr(made, "target", made), getattr(made, "source", None)
@@ -172,7 +173,7 @@ class OwnTask:
         raise UserError(f"{self.name}: {reason}") from None
 
     def _returned(self, function: Callable[..., Any], call: str, *arguments: Any) -> Any:
-        with user_code.refusing(f"{self.name}: {call} raises", self.reference):
+        with refusing(f"{self.name}: {call} raises", self.reference):
             return function(*arguments)
 
     def _answer(self, function: Any, size: int, given: Row | int, *more: Any) -> Row:

@@ -25,7 +25,7 @@ from toytrans.config.yaml import read_yaml, write_yaml
 from toytrans.errors import UserError, did_you_mean
 from toytrans.exercises.fault_cards import CARDS
 from toytrans.files import disk_errors, drafted, read_json, write_file, write_json
-from toytrans.user_code import SHIPPED
+from toytrans.references import SHIPPED
 
 CONFIG, SHEET, ABOUT, ANSWER = "exercise.yaml", "SHEET.md", "exercise.json", "answer.json"
 

@@ -23,9 +23,9 @@ from toytrans.export import plain
 from toytrans.files import drafted
 from toytrans.model.decoding import search, token_limits
 from toytrans.model.transformer import Transformer
+from toytrans.references import shown
 from toytrans.tokens import BOS_ID, EOS_ID, FIRST_SYMBOL_ID, PAD_ID, SPECIALS, Vocabulary
 from toytrans.training.run import Run
-from toytrans.user_code import shown
 
 ExportFormat = Literal["safetensors", "huggingface", "ctranslate2", "onnx"]
 

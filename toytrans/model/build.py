@@ -6,8 +6,8 @@ from toytrans.errors import BadKey, UserError
 from toytrans.model.seq2seq import Seq2Seq
 from toytrans.model.transformer import Transformer
 from toytrans.named import import_named
+from toytrans.references import shown
 from toytrans.tokens import Vocabulary
-from toytrans.user_code import shown
 
 
 def build_model(settings: Settings, vocabulary: Vocabulary) -> Seq2Seq:

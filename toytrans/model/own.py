@@ -4,11 +4,12 @@ trained, so that what is wrong ends in one line that names it."""
 import torch
 from torch import Tensor, nn
 
-from toytrans import user_code
 from toytrans.config.schema import MOST_PARAMETERS, ModelSettings
 from toytrans.errors import UserError
 from toytrans.model.seq2seq import Seq2Seq, count_parameters
+from toytrans.references import shown
 from toytrans.tokens import BOS_ID, EOS_ID, PAD_ID
+from toytrans.user_code import construct, failure
 
 
 def build_own_model(settings: ModelSettings, reference: str, size: int) -> Seq2Seq:
@@ -18,7 +19,7 @@ def build_own_model(settings: ModelSettings, reference: str, size: int) -> Seq2S
     size: of the vocabulary
     Raises UserError.
     """
-    name, made = user_code.shown(reference), user_code.construct(reference, settings, size)
+    name, made = shown(reference), construct(reference, settings, size)
     if not isinstance(made, nn.Module):
         raise UserError(f"{name}: is no torch.nn.Module")
     model = made if isinstance(made, Seq2Seq) else OwnModel(settings, made, name, size)
@@ -43,7 +44,7 @@ def build_own_model(settings: ModelSettings, reference: str, size: int) -> Seq2S
     except (UserError, KeyboardInterrupt):
         raise
     except BaseException as error:  # code of the user's may raise anything
-        raise UserError(f"{name}: {asked} fails: {user_code.failure(error, reference)}") from None
+        raise UserError(f"{name}: {asked} fails: {failure(error, reference)}") from None
     return model.train()
 
 

@@ -18,13 +18,13 @@ from toytrans.config.schema import Config, Section
 from toytrans.config.yaml import Tree, read_yaml
 from toytrans.data.files import sha256_of
 from toytrans.errors import UserError
+from toytrans.references import SHIPPED
 from toytrans.resolve import resolve
 from toytrans.sweeps.comparison import Comparison, Group, Member, table_of
 from toytrans.sweeps.measure import Measure, Metric, read_results
 from toytrans.sweeps.sweep import Sweep, check_folder, write_tables
 from toytrans.sweeps.trial import Trial, by_names, path_of
 from toytrans.training.folder import RUNS
-from toytrans.user_code import SHIPPED
 
 FOLDER = Path(__file__).parent / "boards"
 SEEDS = (0, 1, 2, 3, 4)

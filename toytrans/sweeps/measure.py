@@ -13,7 +13,7 @@ from typing import Annotated, Any, Literal, Self
 
 from pydantic import BaseModel, ConfigDict, Field, RootModel, model_validator
 
-from toytrans import user_code
+from toytrans import references
 from toytrans.config.schema import LONGEST, Config, Positive, Range, Section
 from toytrans.data.pairs import Side, Split
 from toytrans.data.selection import Selection
@@ -81,7 +81,7 @@ def shown(value: Any) -> str:
         return f"[{', '.join(map(shown, value))}]"
     if value is None or isinstance(value, bool):
         return {None: "none", True: "true", False: "false"}[value]
-    return user_code.shown(str(value))
+    return references.shown(str(value))
 
 
 KEYS = {

@@ -39,6 +39,7 @@ from pydantic import BaseModel, ConfigDict
 from toytrans.config.schema import Config, Paths, Settings
 from toytrans.errors import UserError, how_to_install, ran_out_of_memory, shortened
 from toytrans.files import Unreadable, json_text, read_json, write_json
+from toytrans.references import digests, hand_over, take_over
 from toytrans.sweeps.measure import Measure, measure_run, read_results
 from toytrans.training import devices
 from toytrans.training.devices import usable_cores
@@ -46,7 +47,7 @@ from toytrans.training.folder import is_being_written
 from toytrans.training.run import Run
 from toytrans.training.session import open_session
 from toytrans.training.signals import end_at_once, exit_if_signalled
-from toytrans.user_code import digests, fault_in_user_code, hand_over, take_over
+from toytrans.user_code import fault_in_user_code
 
 FAILED = "failed.json"
 

@@ -22,8 +22,8 @@ from toytrans.config.load import MAY_DIFFER, flatten
 from toytrans.config.schema import Settings
 from toytrans.errors import UserError
 from toytrans.named import import_named
+from toytrans.references import digests
 from toytrans.training.devices import Precision, has_bf16_products
-from toytrans.user_code import digests
 
 SWITCHES = ("ATEN_", "DNNL_", "KMP_", "MKL_", "OMP_", "ONEDNN_", "CUBLAS_", "NVIDIA_TF32")
 """Prefixes of environment variables that can change how numbers are computed."""

@@ -14,9 +14,9 @@ from toytrans.config.schema import Settings
 from toytrans.data.batches import Batch, largest_batch
 from toytrans.errors import UserError, ran_out_of_memory
 from toytrans.model.seq2seq import Seq2Seq
+from toytrans.references import shown
 from toytrans.training.checkpoint import Tensors, weights_of
 from toytrans.training.devices import Precision, random_states_kept
-from toytrans.user_code import shown
 
 if TYPE_CHECKING:
     from toytrans.training.trainer import Trainer

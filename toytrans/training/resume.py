@@ -12,10 +12,10 @@ from toytrans.config.schema import Config, Settings
 from toytrans.config.yaml import Tree, show_value
 from toytrans.data.pairs import DataFacts
 from toytrans.errors import UserError
+from toytrans.references import is_reference
 from toytrans.training.devices import Precision
 from toytrans.training.run import Run
 from toytrans.training.trainer import Trainer
-from toytrans.user_code import is_reference
 
 FILES = ("data.files.train", "data.files.valid", "data.files.test")
 

@@ -27,6 +27,7 @@ from toytrans.evaluation import evaluate, translate
 from toytrans.files import read_whole
 from toytrans.model.build import build_model
 from toytrans.model.seq2seq import Seq2Seq, count_parameters
+from toytrans.references import trust
 from toytrans.scores import Scores
 from toytrans.tokens import Vocabulary
 from toytrans.training.checkpoint import (
@@ -52,7 +53,6 @@ from toytrans.training.folder import (
     read_environment,
 )
 from toytrans.training.provenance import TrainedWith, trained_with
-from toytrans.user_code import trust
 
 NOT_MEASURED = "not measured"
 """What is shown for a number that is None or missing."""

@@ -27,6 +27,7 @@ from toytrans.model.build import build_model, check_fault
 from toytrans.model.seq2seq import Seq2Seq
 from toytrans.model.transformer import Transformer
 from toytrans.named import import_named
+from toytrans.references import shown
 from toytrans.resolve import resolve
 from toytrans.training.devices import Precision, choose_device, choose_precision
 from toytrans.training.distributed import rank_and_processes
@@ -36,7 +37,6 @@ from toytrans.training.rehearsal import check_dtype, rehearse
 from toytrans.training.signals import collect_signals
 from toytrans.training.trainer import Trainer
 from toytrans.training.writer import RunWriter, new_run
-from toytrans.user_code import shown
 
 if TYPE_CHECKING:
     from toytrans.training.graphs import Recorder

@@ -11,8 +11,8 @@ from toytrans.config.schema import ModelSettings
 from toytrans.errors import BadKey, did_you_mean
 from toytrans.model.positions.base import NoPositions, Positions
 from toytrans.named import import_named
+from toytrans.references import is_reference
 from toytrans.tokens import Vocabulary
-from toytrans.user_code import is_reference
 
 SCHEMES = {
     "sinusoidal": "toytrans.model.positions.absolute:Sinusoidal",

@@ -9,11 +9,12 @@ from collections.abc import Callable, Sequence
 import torch
 from torch import Tensor
 
-from toytrans import user_code
 from toytrans.config.schema import ModelSettings
 from toytrans.errors import BadKey, UserError
 from toytrans.model.positions.base import Positions
+from toytrans.references import shown
 from toytrans.tokens import BOS_ID, EOS_ID, FIRST_SYMBOL_ID, PAD_ID, Vocabulary
+from toytrans.user_code import construct, failure, load
 
 MOST_BIAS_WEIGHTS = 2**16
 """Of each head of an attention: far more than a table of distances needs."""
@@ -21,11 +22,9 @@ MOST_BIAS_WEIGHTS = 2**16
 
 def load_scheme(name: str) -> type[Positions]:
     """The class that a config names. Raises UserError where it is no scheme."""
-    named = user_code.load(name)
+    named = load(name)
     if not (isinstance(named, type) and issubclass(named, Positions)):
-        raise UserError(
-            f"{user_code.shown(name)}: derive it from Positions of toytrans.model.positions.base"
-        )
+        raise UserError(f"{shown(name)}: derive it from Positions of toytrans.model.positions.base")
     return named
 
 
@@ -36,7 +35,7 @@ def load_cross_scheme(name: str) -> type[Positions]:
     if not scheme.measures_cross_attention():
         raise BadKey(
             "model.cross_positions",
-            f"{user_code.shown(name)} has no cross_distances, so that cross-attention would know "
+            f"{shown(name)} has no cross_distances, so that cross-attention would know "
             "of no places; define it, or take none",
         )
     return scheme
@@ -45,8 +44,8 @@ def load_cross_scheme(name: str) -> type[Positions]:
 def make_scheme(name: str, settings: ModelSettings, vocabulary: Vocabulary) -> Positions:
     """The scheme that a config names. Raises UserError where it cannot be a part of a transformer,
     or gives something of a wrong shape to embeddings or self-attention."""
-    scheme: Positions = user_code.construct(name, settings, vocabulary)
-    _check_attributes(scheme, user_code.shown(name))
+    scheme: Positions = construct(name, settings, vocabulary)
+    _check_attributes(scheme, shown(name))
     _try_out(name, lambda: _check_shapes(scheme, settings))
     return scheme
 
@@ -86,7 +85,7 @@ def _try_out(name: str, check: Callable[[], None]) -> None:
         raise
     except BaseException as error:  # code of the user's may raise anything
         raise UserError(
-            f"{user_code.shown(name)}: fails when it is tried out: {user_code.failure(error, name)}"
+            f"{shown(name)}: fails when it is tried out: {failure(error, name)}"
         ) from None
 
 
