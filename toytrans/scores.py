@@ -70,6 +70,10 @@ class Scores:
         """The lengths that were measured."""
         return sorted(self.losses)
 
+    def lengths_of(self, part: str) -> list[int]:
+        """The lengths of a part, which is a key of PARTS."""
+        return [n for n in self.lengths if part_of(n, self.train_length) == part]
+
     @property
     def exact_match(self) -> float:
         """The proportion of outputs that equal their target, over all lengths."""

@@ -37,7 +37,12 @@ def test_auto_is_the_default(run, command: Command, monkeypatch, name):
         return choose(name)
 
     monkeypatch.setattr(devices, "choose_device", noted)
-    for module in ("toytrans.training.session", "toytrans.training.run"):
+    for module in (
+        "toytrans.training.session",
+        "toytrans.training.run",
+        "toytrans.cli.look",
+        "toytrans.cli.runs",
+    ):
         monkeypatch.setattr(f"{module}.choose_device", noted)
     assert command(*COMMANDS[name]).code == 0
     assert "auto" in asked

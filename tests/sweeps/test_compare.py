@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 from conftest import Command, config_of, tiny_yaml
 
-from toytrans.cli.results import print_comparison
+from toytrans.cli.evaluate import print_comparison
 from toytrans.config.load import flatten
 from toytrans.scores import wilson_interval
 from toytrans.sweeps.comparison import Comparison, Member, group, pairs_of

@@ -15,10 +15,10 @@ from toytrans.cli.common import (
     Checkpoint,
     RunAndSequences,
     TrustCode,
-    open_run,
     run_and_sequences,
 )
 from toytrans.cli.new_files import check_plot, write_new
+from toytrans.cli.runs import open_run
 from toytrans.cli.tables import LONGEST, MARKS, axis_names, map_of, print_beside
 from toytrans.cli.terminal import note, output, plain, print_table, printable
 from toytrans.errors import UserError

@@ -6,31 +6,38 @@ import warnings
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
+import torch
 import typer
 from rich.text import Text
 
+import toytrans
+from toytrans.checks.adapters.toytrans import of_model
+from toytrans.checks.result import Report
 from toytrans.cli.common import (
     AsJson,
     Break,
     Overrides,
     RunArgument,
     TrustCode,
-    newest,
     warn_of_fault,
 )
-from toytrans.cli.explain import print_card
-from toytrans.cli.terminal import Progress, output, plain, plain_lines, print_pairs
+from toytrans.cli.explain import print_card, print_pairs
+from toytrans.cli.runs import newest
+from toytrans.cli.terminal import Progress, output, plain, plain_lines
 from toytrans.config.faults import check_fault_name, fault_remark, named_fault
+from toytrans.config.load import load_config
+from toytrans.data.open import open_dataset
+from toytrans.doctor.findings import Finding, examine
+from toytrans.doctor.machine import describe
+from toytrans.doctor.record import overview, read_snapshot
 from toytrans.errors import UserError
 from toytrans.files import json_text
+from toytrans.model.build import build_model, plant
 from toytrans.references import absolute, trust
+from toytrans.resolve import resolve
 from toytrans.user_code import load, refusing
-
-if TYPE_CHECKING:
-    from toytrans.checks.result import Report
-    from toytrans.doctor.findings import Finding
 
 STYLES = {
     "title": "bold",
@@ -88,14 +95,12 @@ def check(
     Exit codes: 0 all checks pass, 1 one fails, 2 pads, the future or a given
     loss cannot be judged. One line then says what to give.
     """
-    from toytrans import check as ask
-
     # which nn.Transformer makes, or does not make
     warnings.filterwarnings("ignore", ".*nested.tensor", UserWarning)
     given, planted = _subject(run, config, overrides or [], model, fault, trust_code)
     asked = {name: value for name, value in (("length", length), ("only", only)) if value}
     try:
-        report = ask(**({"progress": Progress()} | given | asked))
+        report = toytrans.check(**({"progress": Progress()} | given | asked))
     except UserError as error:
         message, _, wrapper = str(error).partition("\n\n")
         if not wrapper:
@@ -133,15 +138,6 @@ def _subject(
         raise UserError("--break plants faults in toytrans' own models, not in a --model")
     if model is not None:
         return _made_by(model), None
-    import torch
-
-    import toytrans
-    from toytrans.checks.adapters.toytrans import of_model
-    from toytrans.config.load import load_config
-    from toytrans.data.open import open_dataset
-    from toytrans.model.build import build_model, plant
-    from toytrans.resolve import resolve
-
     if config is not None:
         settings = resolve(load_config(config, overrides, by_option={"fault": fault}))
         vocabulary = open_dataset(settings).facts.vocabulary
@@ -165,8 +161,6 @@ def _subject(
 
 def _made_by(name: str) -> dict[str, Any]:
     """What FILE.py:FUNCTION returns, as arguments of `check`. Raises UserError."""
-    from toytrans import check
-
     place, _, function_name = name.rpartition(":")
     try:
         reference = absolute(name)
@@ -181,7 +175,7 @@ def _made_by(name: str) -> dict[str, Any]:
     given = dict(made) if isinstance(made, dict) else {"model": made}
     if "model" not in given:
         raise UserError(f"--model {name}: the dict it returns lacks 'model', the callable")
-    known = ("model", *(check.__kwdefaults__ or {}))
+    known = ("model", *(toytrans.check.__kwdefaults__ or {}))
     if unknown := [argument for argument in given if argument not in known]:
         raise UserError(
             f"--model {name}: the dict it returns holds {', '.join(map(repr, sorted(unknown)))}; "
@@ -190,7 +184,7 @@ def _made_by(name: str) -> dict[str, Any]:
     return given
 
 
-def _print(report: "Report", fault: str | None, everything: bool) -> None:
+def _print(report: Report, fault: str | None, everything: bool) -> None:
     """The lines of a report, and the card of a fault."""
     console = output()
     warn_of_fault(fault)
@@ -212,15 +206,10 @@ def doctor(run: RunArgument = None, trust_code: TrustCode = False, as_json: AsJs
     is wrong, or would stop a training.
     """
     if run is None:
-        from toytrans.doctor.machine import describe
-
         document = facts = describe()
         findings: list[tuple[str, ...]] = [("wrong", problem) for problem in facts["problems"]]
         nothing = "nothing would stop a training"
     else:
-        from toytrans.doctor.findings import examine
-        from toytrans.doctor.record import overview, read_snapshot
-
         snapshot, nothing = read_snapshot(run, trust_code), "nothing looks wrong"
         symptoms, facts = examine(snapshot), overview(snapshot)
         healthy = all(each.severity != "wrong" for each in symptoms)
@@ -243,7 +232,7 @@ def doctor(run: RunArgument = None, trust_code: TrustCode = False, as_json: AsJs
         raise typer.Exit(1)
 
 
-def _more(symptom: "Finding", run: Path) -> Iterator[str]:
+def _more(symptom: Finding, run: Path) -> Iterator[str]:
     """What is said below a finding."""
     yield symptom.evidence
     yield f"remedy: {symptom.remedy}"

@@ -1,18 +1,20 @@
-"""What several commands share: parameters, and the run that they read."""
+"""What several commands share: parameters, and the table of what was measured."""
 
 import os
 import re
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from toytrans.cli.terminal import note
+from toytrans.cli.terminal import note, plain, print_table
 from toytrans.config.faults import FAULTS, fault_remark, named_fault
 from toytrans.errors import UserError
+from toytrans.rounding import share
 
 if TYPE_CHECKING:
-    from toytrans.training.run import Run
+    from toytrans.scores import Scores, Summary
 
 # Parameters -----------------------------------------------------------------------------------
 
@@ -96,41 +98,66 @@ def span_of(option: str, text: str | None, example: str) -> tuple[int, int] | No
     return low, high
 
 
-# Runs ----------------------------------------------------------------------------------------
-
-
-def open_run(
-    path: Path | None, trust_code: bool, checkpoint: str = "best", device: str = "cpu"
-) -> "Run":
-    """The run of a path, or the newest one, whose fault is noted. Raises UserError.
-
-    trust_code: whether code that the run names may run
-    """
-    from toytrans.training.devices import tune_process
-    from toytrans.training.run import Run
-
-    tune_process()
-    run = Run.open(path or newest(), trust_code, checkpoint, device)
-    assert run.model, "errors of a checkpoint come before anything else is said"
-    warn_of_fault(run.config.fault)
-    for sentence in run.notes:
-        note(sentence)
-    return run
-
-
-def newest() -> Path:
-    """The newest run, named in a note. Raises UserError."""
-    from toytrans.training.listing import newest_run
-    from toytrans.training.run import Run
-
-    path = newest_run()
-    rest = Run.open(path).unfinished
-    note(f"run: {path}, the newest" + (f"; training is unfinished: {rest}" if rest else ""))
-    return path
-
-
 def warn_of_fault(fault: str | None) -> None:
     """Note that a model has a fault, or may have one."""
     if fault is not None:
         more = f" (what that does: toytrans explain {fault})" if named_fault(fault) else ""
         note(fault_remark(fault) + more)
+
+
+# The table of what was measured -----------------------------------------------------------------
+
+Labelled = tuple[str, "Summary"]
+
+CELLS: dict[str, tuple[str, Callable[[dict[str, Any]], str]]] = {
+    "pairs": ("pairs", lambda of: f"{of['examples']:,}"),
+    "decoded": ("decoded", lambda of: f"{of['decoded']:,}"),
+    "exact": ("exact\nmatch", lambda of: share(of["exact_match"])),
+    "interval": ("95%", lambda of: f"{of['low']:.3f}..{of['high']:.3f}"),
+    "forced": ("forced", lambda of: share(of["forced_exact_match"])),
+    "difference": ("diff.", lambda of: _signed(of["exact_match_difference"])),
+    "free tokens": ("token\nacc.", lambda of: share(of["free_token_accuracy"])),
+    "tokens": ("token\nacc.", lambda of: share(of["token_accuracy"])),
+    "forced tokens": ("forced", lambda of: share(of["token_accuracy"])),
+    "token difference": ("diff.", lambda of: _signed(of["token_accuracy_difference"])),
+    "loss": ("loss", lambda of: f"{of['loss']:.4f}"),
+    "wrong": ("wrong", lambda of: f"{of['wrong']:,}"),
+    "median": ("first error,\nmedian place", lambda of: f"{of['first_error_median']:g}"),
+    "earliest": ("earliest", lambda of: f"{of['first_error_earliest']:,}"),
+    "early": ("EOS\ntoo early", lambda of: f"{of['eos_early']:,}"),
+    "late": ("too late", lambda of: f"{of['eos_late']:,}"),
+    "never": ("never", lambda of: f"{of['eos_never']:,}"),
+}
+"""A column of a table: its heading, and its cell of a summary."""
+
+
+def _signed(value: float) -> str:
+    return f"{value:+.3f}" if value else "0"
+
+
+def print_summaries(
+    title: str, first: str, names: Sequence[str], rows: Iterable[Labelled | None], **style: Any
+) -> None:
+    """Print a row of each summary; None is a gap. names: of CELLS."""
+    cells = [(row[0], *(CELLS[name][1](row[1]) for name in names)) if row else () for row in rows]
+    headings = [CELLS[name][0] for name in names]
+    print_table((first,), headings, cells, title=plain(title), **style)
+
+
+def print_parts(title: str, rows: Sequence[Labelled]) -> None:
+    """The table of splits and their parts."""
+    some = any(of["decoded"] < of["examples"] for _, of in rows)
+    names = ("pairs", *["decoded"] * some, "exact", "interval", "tokens", "loss")
+    caption = "exact match: free-running; token accuracy and loss (nats): teacher-forced"
+    narrow = {"padding": (0, 1, 0, 0 if some else 1), "pad_edge": True}
+    print_summaries(title, "data, lengths", names, rows, caption=caption, **narrow)
+
+
+def parts_of(data: str, scores: "Scores") -> list[Labelled]:
+    """Label and summary below, in and beyond the training lengths, where there are pairs."""
+    rows = []
+    for part, summary in scores.parts().items():
+        lengths = scores.lengths_of(part)
+        name = "" if part == "in_range" else f", {part}"
+        rows.append((f"{data} {lengths[0]} to {lengths[-1]}{name}", summary))
+    return rows

@@ -3,7 +3,7 @@
 import os
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Literal, get_args
+from typing import Annotated, Literal, get_args
 
 import typer
 
@@ -11,30 +11,31 @@ from toytrans.cli.common import (
     AsJson,
     Checkpoint,
     Device,
+    Labelled,
     Lengths,
     RunsArgument,
     TrustCode,
-    newest,
-    open_run,
+    parts_of,
+    print_parts,
+    print_summaries,
     rare,
     span_of,
 )
 from toytrans.cli.new_files import check_new, check_plot, write_new
-from toytrans.cli.results import print_comparison, print_scores
-from toytrans.cli.terminal import Bar, note
+from toytrans.cli.runs import newest, open_run
+from toytrans.cli.terminal import Bar, note, output, plain, print_table
 from toytrans.config.faults import fault_remark
+from toytrans.data.pairs import Split
 from toytrans.errors import UserError
 from toytrans.files import csv_bytes, json_text
-from toytrans.sweeps.measure import Metric
+from toytrans.score_tables import group_lengths
+from toytrans.scores import Scores
+from toytrans.sweeps.comparison import Comparison, compare, of_one
+from toytrans.sweeps.measure import Measure, Metric, Result, of_lengths, result_of
+from toytrans.training.folder import is_run
+from toytrans.training.run import Run
 
-if TYPE_CHECKING:
-    from toytrans.data.pairs import Split
-    from toytrans.scores import Scores
-    from toytrans.sweeps.comparison import Comparison
-    from toytrans.sweeps.measure import Measure, Result
-    from toytrans.training.run import Run
-
-    Take = Callable[[Path, Measure], Result]
+Take = Callable[[Path, Measure], Result]
 
 SplitOption = Annotated[
     Literal["valid", "test"], typer.Option(help="Which data of the run to measure.")
@@ -100,16 +101,11 @@ def evaluate(
         raise UserError(f"{len(pairs)} times --pairs: give a file of pairs, or sources and targets")
     check_new(csv)
     check_plot(plot)
-    from toytrans.sweeps.comparison import of_one
-    from toytrans.sweeps.measure import of_lengths, result_of
-    from toytrans.training.folder import is_run
-    from toytrans.training.run import Run
-
     wanted = of_lengths(span, examples).model_copy(update={"decode": decode, "side": length_of})
     files = None if not pairs else (pairs[0], pairs[1]) if pairs[1:] else pairs[0]
     scores: dict[Path, Scores] = {}
 
-    def take(path: Path, wanted: "Measure") -> "Result":
+    def take(path: Path, wanted: Measure) -> Result:
         run = open_run(path, trust_code, checkpoint, device)
         scores[path] = _measured(run, files or split, wanted, beam)
         return result_of(run, scores[path], wanted)
@@ -134,8 +130,8 @@ def evaluate(
 
 
 def _measured(
-    run: "Run", pairs_of: "Split | Path | tuple[Path, Path]", wanted: "Measure", beam: int
-) -> "Scores":
+    run: Run, pairs_of: Split | Path | tuple[Path, Path], wanted: Measure, beam: int
+) -> Scores:
     """The scores of a run, below a bar."""
     with Bar(delay=2) as bar:
 
@@ -146,13 +142,10 @@ def _measured(
 
 
 def _beside(
-    paths: Sequence[Path], metric: Metric, wanted: "Measure", take: "Take", about: str
-) -> "Comparison":
+    paths: Sequence[Path], metric: Metric, wanted: Measure, take: Take, about: str
+) -> Comparison:
     """Several runs; numbers that a sweep has measured are taken where they are what is asked for.
     Raises UserError where none can be measured, all for one reason."""
-    from toytrans.sweeps.comparison import compare
-    from toytrans.sweeps.measure import Measure
-
     usual = about == "test pairs"  # those that a sweep measures
     asked = None if usual and wanted == Measure(decode=None) else wanted
     compared = compare(paths, metric, asked, about="" if usual else about, take=take)
@@ -162,7 +155,7 @@ def _beside(
     return compared
 
 
-def _write(compared: "Comparison", csv: Path | None, plot: Path | None) -> None:
+def _write(compared: Comparison, csv: Path | None, plot: Path | None) -> None:
     if csv is not None:
         write_new(csv, csv_bytes(compared.table()))
         note(f"wrote {csv}")
@@ -171,7 +164,48 @@ def _write(compared: "Comparison", csv: Path | None, plot: Path | None) -> None:
         note(f"wrote {plot}")
 
 
-def _print_run(scores: "Scores", beam: int) -> None:
+def _print_run(scores: Scores, beam: int) -> None:
     of, search = scores.about, "greedy search" if beam == 1 else f"beam {beam}"
     title = f"{of['run']}, step {of['checkpoint']}, {search}"
     print_scores("; ".join(filter(None, (title, fault_remark(of["fault"])))), scores)
+
+
+# Tables ---------------------------------------------------------------------------------------
+
+BOTH_WAYS = (
+    *("decoded", "exact", "interval", "forced", "difference"),
+    *("free tokens", "forced tokens", "token difference"),
+)
+ERRORS = ("decoded", "wrong", "median", "earliest", "early", "late", "never")
+
+
+def print_scores(title: str, scores: Scores) -> None:
+    """One run: its parts, then each length both ways, then errors."""
+    split = scores.about["split"]
+    parts = parts_of(split, scores)
+    print_parts(title, parts if len(parts) == 1 else [*parts, (f"{split}, all", scores.summary())])
+    rows: list[Labelled | None] = []
+    before = ""
+    for low, high, part in group_lengths(scores.lengths, scores.train_length):
+        rows += [None] * (before not in ("", part))
+        rows.append((f"{low}-{high}" if low < high else str(low), scores.summary(low, high)))
+        before = part
+    rows += [None, *scores.labelled()]
+    side = "source" if scores.side == "src" else "target"
+    caption = "diff.: free-running less teacher-forced, over the pairs that were decoded"
+    title = f"per {side} length: free-running, and the same teacher-forced"
+    print_summaries(title, "length", BOTH_WAYS, rows, caption=caption)
+    if wrong := [row for row in rows if row and row[1]["wrong"]]:
+        title = f"errors per {side} length; the first token is at place 1"
+        print_summaries(title, "length", ERRORS, wrong)
+    else:
+        output().print("errors: none, no output is wrong\n")
+
+
+def print_comparison(compared: Comparison) -> None:
+    """The tables of several runs, and the lines about them."""
+    for shown in compared.tables():
+        # on a line of its own: a title of a narrow table would be folded
+        output().print(plain(shown.title), style="bold" if shown.rows else "", soft_wrap=True)
+        if shown.rows:
+            print_table(shown.names, shown.numbers, shown.rows, shown.last, pad_edge=True)

@@ -1,23 +1,25 @@
 """`toytrans explain` and `toytrans new`: what the names of a config mean, and a new config."""
 
 import shlex
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Annotated
 
 import typer
+from rich.table import Table
 from rich.text import Text
 
 from toytrans.checks.result import CHECKS
 from toytrans.cli.new_files import write_new
-from toytrans.cli.terminal import note, output, plain, plain_lines, print_pairs, print_table
+from toytrans.cli.terminal import note, output, plain, plain_lines, print_table
 from toytrans.config.faults import FAULTS
+from toytrans.data.tasks import TASKS
 from toytrans.files import json_text
+from toytrans.glossary import LISTS, card, json_schema, keys, listed, new_config
 
 
 def _names() -> list[str]:
     """What completes a NAME."""
-    from toytrans.data.tasks import TASKS
-
     return [*TASKS, *FAULTS, *CHECKS]
 
 
@@ -34,9 +36,6 @@ def explain(
     ] = None,
 ) -> None:
     """Explain a task, a fault, a check or a config key, or list them."""
-    from toytrans.data.tasks import TASKS
-    from toytrans.glossary import LISTS, json_schema, keys, listed
-
     if name is None:
         names = {
             "tasks": ", ".join(sorted(TASKS)),
@@ -58,14 +57,22 @@ def explain(
 
 def print_card(name: str) -> None:
     """What there is to say of a name. Raises UserError."""
-    from toytrans.glossary import card
-
     _print_rows(name, card(name))
 
 
 def _print_rows(title: str, rows: dict[str, str]) -> None:
     output().print(plain(title, "bold"))
     print_pairs(((Text(f"  {k}", "bold"), plain_lines(v)) for k, v in rows.items()))
+
+
+def print_pairs(pairs: Iterable[tuple[Text, Text]]) -> None:
+    """Print names, and beside each what there is to say of it."""
+    table = Table.grid(padding=(0, 2, 0, 0))
+    table.add_column(no_wrap=True)
+    table.add_column(overflow="fold")
+    for name, text in pairs:
+        table.add_row(name, text)
+    output().print(table)
 
 
 def new(
@@ -78,8 +85,6 @@ def new(
     ] = None,
 ) -> None:
     """Write a commented config that trains as it is."""
-    from toytrans.glossary import new_config
-
     text = new_config(task)
     if out is None:
         print(text, end="")

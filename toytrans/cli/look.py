@@ -4,7 +4,7 @@ import contextlib
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import Annotated, Literal
 
 import typer
 from rich.text import Text
@@ -16,11 +16,10 @@ from toytrans.cli.common import (
     RunAndSequences,
     RunArgument,
     TrustCode,
-    newest,
-    open_run,
     run_and_sequences,
     warn_of_fault,
 )
+from toytrans.cli.runs import newest, open_run
 from toytrans.cli.tables import (
     STYLES,
     axis_names,
@@ -31,14 +30,26 @@ from toytrans.cli.tables import (
     print_tables,
     step_through,
 )
-from toytrans.cli.terminal import Progress, note, output, plain, print_page, print_table
+from toytrans.cli.terminal import Progress, note, output, plain, print_table
+from toytrans.config.load import load_config
 from toytrans.errors import HOW_TO_SEPARATE, UserError, did_you_mean
 from toytrans.files import json_text
+from toytrans.inspection import demos, masks, walkthrough
+from toytrans.inspection import trace as traces
+from toytrans.inspection.shown import (
+    ATTENTIONS,
+    InspectedBatch,
+    batch_of_config,
+    batch_of_pairs,
+    batch_of_run,
+)
 from toytrans.inspection.table import CLOSED
-
-if TYPE_CHECKING:
-    from toytrans.inspection.shown import InspectedBatch
-    from toytrans.inspection.walkthrough import Pairs
+from toytrans.inspection.walkthrough import PAIRS, Pairs
+from toytrans.model.manual_backward.gradients import TOLERANCE, compare, train_twice
+from toytrans.report import sections
+from toytrans.report.page import Section, page
+from toytrans.tokens import PAD_ID
+from toytrans.training.devices import choose_device
 
 DEMOS = ("sdpa", "projections", "heads", "scale", "decoding", "gradients")
 SEEDS = 3
@@ -70,7 +81,7 @@ def _given_pairs(
     config: Path | None,
     src: list[str] | None,
     tgt: list[str] | None,
-) -> "Pairs | None":
+) -> Pairs | None:
     """The pairs of --src and --tgt. Raises UserError, also for words that are no RUN: those of a
     sequence without quotes or option."""
     src, tgt = src or [], tgt or []
@@ -94,27 +105,21 @@ def _batch_of(
     run: Path | None,
     config: Path | None,
     trust_code: bool,
-    pairs: "Pairs | None" = None,
+    pairs: Pairs | None = None,
     device: str = "cpu",
-) -> "InspectedBatch":
+) -> InspectedBatch:
     """The batch, and the model that reads it: a run's, a config's, or a small fresh one.
 
     Where nothing is given, the newest run; without a run, the pairs of the walk.
     device: where the model reads the batch. Raises UserError.
     """
-    from toytrans.training.devices import choose_device
-
     chosen = choose_device(device)
     return replace(_batch_on_cpu(run, config, trust_code, pairs), device=chosen)
 
 
 def _batch_on_cpu(
-    run: Path | None, config: Path | None, trust_code: bool, pairs: "Pairs | None"
-) -> "InspectedBatch":
-    from toytrans.config.load import load_config
-    from toytrans.inspection.shown import batch_of_config, batch_of_pairs, batch_of_run
-    from toytrans.inspection.walkthrough import PAIRS
-
+    run: Path | None, config: Path | None, trust_code: bool, pairs: Pairs | None
+) -> InspectedBatch:
     if config and run:
         raise UserError(f"--config {config} and run {run}: a run has its own config; give one")
     progress = Progress()
@@ -166,9 +171,6 @@ def inspect_masks(
     vocabulary, and the targets where there is no --tgt. With neither, the newest
     run is taken, and named.
     """
-    from toytrans.inspection import masks
-    from toytrans.report import sections
-
     pairs = _given_pairs(context, run, config, src, tgt)
     asked = {"--json": as_json, "--html": as_html, "--steps": steps, "--as": library}
     forms = [name for name, wanted in asked.items() if wanted]
@@ -184,7 +186,7 @@ def inspect_masks(
         print(json_text(inspected.to_dict() | fault))
     elif as_html:
         every = sections.tables("tables", "Tables", list(tables))
-        print_page("inspect-masks", [sections.masks(inspected), every])
+        _print_page("inspect-masks", [sections.masks(inspected), every])
     elif library or panel:
         print_panels(tables, panel or "all")
     else:
@@ -196,28 +198,28 @@ def _walk(
     run: Path | None,
     config: Path | None,
     trust_code: bool,
-    pairs: "Pairs | None",
+    pairs: Pairs | None,
     as_html: bool,
 ) -> None:
     """The walk through one pass, on the pairs of a run or a config too."""
-    from toytrans.inspection import walkthrough
-    from toytrans.report import sections
-
     origin = ""
     if run or config:
         pairs = walkthrough.pairs_of(_batch_of(run, config, trust_code, pairs))
         origin = "The pairs are yours, the model is not. "
-    tables = walkthrough.steps(pairs or walkthrough.PAIRS, origin)
+    tables = walkthrough.steps(pairs or PAIRS, origin)
     if as_html:
-        print_page("inspect-masks --steps", [sections.tables("steps", "Steps", list(tables))])
+        _print_page("inspect-masks --steps", [sections.tables("steps", "Steps", list(tables))])
     else:
         step_through(tables)
 
 
-def _print_masks(inspected: "InspectedBatch", row: int) -> None:
-    """A pair, its three masks side by side, and what to read off them."""
-    from toytrans.inspection.shown import ATTENTIONS
+def _print_page(title: str, sections: list[Section]) -> None:
+    """Print one HTML document, with character references, so that any encoding will do."""
+    print(page(f"toytrans {title}", sections).encode("ascii", "xmlcharrefreplace").decode())
 
+
+def _print_masks(inspected: InspectedBatch, row: int) -> None:
+    """A pair, its three masks side by side, and what to read off them."""
     console, names = output(), axis_names(inspected.vocabulary.symbols)
     blocks = []
     for attention, title in ATTENTIONS.items():
@@ -238,11 +240,8 @@ def _print_masks(inspected: "InspectedBatch", row: int) -> None:
     console.print(Text(f"\n1 = may attend, {CLOSED} = masked. {facts}"))
 
 
-def _facts(inspected: "InspectedBatch", row: int) -> Iterator[str]:
+def _facts(inspected: InspectedBatch, row: int) -> Iterator[str]:
     """What the masks do right, or the cells that are wrong."""
-    from toytrans.inspection.shown import ATTENTIONS
-    from toytrans.tokens import PAD_ID
-
     is_sound = True
     for name, title in ATTENTIONS.items():
         cells = [cell for line in inspected.reasons(name)[row] for cell in line]
@@ -289,8 +288,6 @@ def trace(
     with fresh weights. With neither, the newest run is taken, and named. The
     pair with the most pads is printed.
     """
-    from toytrans.inspection import trace as traces
-
     run, sources = run_and_sequences(arguments)
     if tgt and len(tgt) != len(sources):
         raise UserError(f"{len(sources)} sequences and {len(tgt)} --tgt; give one for each")
@@ -341,8 +338,6 @@ def demo(
         if not (_train_twice() and agree):
             raise typer.Exit(1)
         return
-    from toytrans.inspection import demos
-
     if name == "decoding":
         inspected = _batch_of(run, config, trust_code)
         print_tables(demos.decoding(inspected, inspected.most_padded))
@@ -355,8 +350,6 @@ def demo(
 
 def _compare_gradients() -> bool:
     """One line per gradient, grouped by operation. Returns whether all agree."""
-    from toytrans.model.manual_backward.gradients import TOLERANCE, compare
-
     compared, rows, before = compare(SEEDS, Progress()), [], ""
     for each in compared:
         operation = Text("" if each.operation == before else each.operation, "bold")
@@ -379,8 +372,6 @@ def _compare_gradients() -> bool:
 def _train_twice() -> bool:
     """The losses of a training on autograd's gradients and on those derived by hand, side by side.
     Returns whether they are the same."""
-    from toytrans.model.manual_backward.gradients import train_twice
-
     Progress()(f"training, {TRAINED_STEPS} steps")
     trained = train_twice(TRAINED_STEPS)
     shown = (1, *range(TRAINED_STEPS // 4, TRAINED_STEPS + 1, TRAINED_STEPS // 4))

@@ -12,6 +12,7 @@ from typing import Annotated
 
 import typer
 
+from toytrans import export as exports
 from toytrans.cli.common import (
     AsJson,
     Checkpoint,
@@ -19,9 +20,8 @@ from toytrans.cli.common import (
     RunArgument,
     RunsArgument,
     TrustCode,
-    newest,
-    open_run,
     run_and_sequences,
+    warn_of_fault,
 )
 from toytrans.cli.new_files import check_new, write_new
 from toytrans.cli.terminal import Progress, note, print_table, printable
@@ -30,7 +30,12 @@ from toytrans.errors import UnseenSymbol, UserError
 from toytrans.export import ExportFormat
 from toytrans.figures import check_matplotlib
 from toytrans.files import json_text
+from toytrans.report import sections
+from toytrans.report.page import lacking, page
 from toytrans.rounding import share
+from toytrans.training.devices import choose_device, tune_process
+from toytrans.training.listing import list_runs, newest_run
+from toytrans.training.run import Run
 
 UNITS = {"d": 86400, "h": 3600, "min": 60, "s": 1}
 
@@ -44,6 +49,36 @@ CHECKED, LONGEST = 8, 20
 """Sequences that are decoded after an export, and their longest, in symbols."""
 
 
+# The run that a command reads -----------------------------------------------------------------
+
+
+def open_run(
+    path: Path | None, trust_code: bool, checkpoint: str = "best", device: str = "cpu"
+) -> Run:
+    """The run of a path, or the newest one, whose fault is noted. Raises UserError.
+
+    trust_code: whether code that the run names may run
+    """
+    tune_process()
+    run = Run.open(path or newest(), trust_code, checkpoint, device)
+    assert run.model, "errors of a checkpoint come before anything else is said"
+    warn_of_fault(run.config.fault)
+    for sentence in run.notes:
+        note(sentence)
+    return run
+
+
+def newest() -> Path:
+    """The newest run, named in a note. Raises UserError."""
+    path = newest_run()
+    rest = Run.open(path).unfinished
+    note(f"run: {path}, the newest" + (f"; training is unfinished: {rest}" if rest else ""))
+    return path
+
+
+# The commands ----------------------------------------------------------------------------------
+
+
 def runs(
     folder: Annotated[
         Path, typer.Argument(metavar="FOLDER", help="Where to look, and below.")
@@ -54,8 +89,6 @@ def runs(
     if not os.path.isdir(folder):
         problem = "this is a file" if os.path.exists(folder) else "no such folder"
         raise UserError(f"{folder}: {problem}; name a folder of runs, as `toytrans train` makes it")
-    from toytrans.training.listing import list_runs
-
     listed = list_runs(folder, Progress())
     if as_json:
         described = [
@@ -143,10 +176,6 @@ def report(
     of eval.
     """
     check_new(out)
-    from toytrans.report import sections
-    from toytrans.report.page import lacking, page
-    from toytrans.training.devices import tune_process
-
     check_matplotlib()
     tune_process()
     views = sections.views_of(paths or [newest()], trust_code)
@@ -183,9 +212,6 @@ def export(
     onnx: a folder for ONNX runtimes.
     """
     check_new(out)
-    from toytrans import export as exports
-    from toytrans.training.devices import choose_device
-
     chosen = choose_device(device)
     exports.check_installed(format)
     loaded = open_run(run, trust_code, checkpoint)

@@ -3,24 +3,25 @@
 import contextlib
 from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import Annotated, Literal
 
 import typer
 
 from toytrans.cli.common import AsJson, Lengths, span_of
-from toytrans.cli.evaluate import MetricOption
-from toytrans.cli.results import print_comparison
+from toytrans.cli.evaluate import MetricOption, print_comparison
 from toytrans.cli.terminal import Bar, note, output, print_table
+from toytrans.config.load import load_config
 from toytrans.errors import UserError
+from toytrans.figures import check_matplotlib
 from toytrans.files import json_text
 from toytrans.rounding import share
+from toytrans.scores import PARTS
+from toytrans.sweeps.board import Board, board_names, load_board, measured, plan_board, write_board
+from toytrans.sweeps.comparison import Comparison
+from toytrans.sweeps.measure import of_lengths, read_results, written
+from toytrans.sweeps.sweep import SWEEPS, Sweep, plan, write
+from toytrans.sweeps.trial import Failure, Trial
 from toytrans.training.signals import collect_signals, exit_if_signalled
-
-if TYPE_CHECKING:
-    from toytrans.sweeps.board import Board
-    from toytrans.sweeps.comparison import Comparison
-    from toytrans.sweeps.sweep import Sweep
-    from toytrans.sweeps.trial import Failure, Trial
 
 
 def sweep(
@@ -54,16 +55,10 @@ def sweep(
 
     The same command goes on where it was stopped.
     """
-    from toytrans.config.load import load_config
-
     if path is None:
         raise UserError("no config; name one, say `toytrans sweep reverse`")
     ends = span_of("--seeds", seeds, "0:9")
     span = span_of("--lengths", lengths, "1:400")
-    from toytrans.figures import check_matplotlib
-    from toytrans.sweeps.measure import of_lengths
-    from toytrans.sweeps.sweep import SWEEPS, plan, write
-
     planned = plan(
         out or SWEEPS / path.stem,
         lambda changes: load_config(path, changes),
@@ -74,8 +69,8 @@ def sweep(
     )
     failures = _follow(planned, _numbers, jobs, on)
     compared = write(planned, metric)
-    for written in compared.files:
-        note(f"written: {written}")
+    for file in compared.files:
+        note(f"written: {file}")
     try:
         check_matplotlib()
     except UserError as error:
@@ -86,11 +81,8 @@ def sweep(
         raise typer.Exit(1)
 
 
-def _numbers(trial: "Trial") -> str:
+def _numbers(trial: Trial) -> str:
     """The numbers of a run that has ended."""
-    from toytrans.scores import PARTS
-    from toytrans.sweeps.measure import read_results
-
     (measure,) = trial.measures
     result = read_results(trial.path)[measure]
     values = {part: result.number("exact_match", part)[0] for part in PARTS}
@@ -112,8 +104,6 @@ def board(
     as_json: AsJson = False,
 ) -> None:
     """Train published tasks, and compare with their numbers."""
-    from toytrans.sweeps.board import board_names, load_board, measured, plan_board, write_board
-
     if name is None:
         boards = {name: load_board(name) for name in board_names()}
         if as_json:
@@ -139,9 +129,7 @@ def board(
         raise typer.Exit(1)
 
 
-def _print_board(board: "Board", found: "list[tuple[str, str, Comparison]]") -> None:
-    from toytrans.sweeps.measure import written
-
+def _print_board(board: Board, found: list[tuple[str, str, Comparison]]) -> None:
     def say(text: str, style: str = "") -> None:
         output().print(text, style=style, markup=False)
 
@@ -160,11 +148,11 @@ def _print_board(board: "Board", found: "list[tuple[str, str, Comparison]]") -> 
 
 
 def _follow(
-    sweep: "Sweep",
-    describe: "Callable[[Trial], str]",
+    sweep: Sweep,
+    describe: Callable[[Trial], str],
     jobs: int | None = None,
     on: Literal["local", "ray"] = "local",
-) -> "dict[Path, Failure]":
+) -> dict[Path, Failure]:
     """Train what is missing of a sweep: one bar, and a line for each run that ends. Returns why
     runs failed, by their paths.
 
@@ -199,7 +187,7 @@ def _follow(
     return failures
 
 
-def _raise_internal(failures: "dict[Path, Failure]") -> None:
+def _raise_internal(failures: dict[Path, Failure]) -> None:
     """Raise the first internal error of a run, once everything else is shown."""
     for failure in failures.values():
         if failure.traceback:

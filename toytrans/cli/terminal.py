@@ -5,16 +5,14 @@ import os
 import sys
 import time
 from collections.abc import Iterable, Sequence
-from typing import TYPE_CHECKING, Any, TextIO
+from typing import Any, TextIO
 
+from rich.box import SIMPLE_HEAD
 from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
 from toytrans.errors import printable as printable
-
-if TYPE_CHECKING:
-    from toytrans.report.page import Section
 
 
 def note(message: str, file: TextIO | None = None) -> None:
@@ -60,7 +58,7 @@ class Bar:
     """
 
     def __init__(self, done: float = 0.0, *, delay: float = 0.0, quiet: bool = False) -> None:
-        from tqdm import tqdm
+        from tqdm import tqdm  # the help of all commands does not wait for it
 
         shape = "{desc} {bar} {percentage:3.0f}% {remaining} left"
         how: dict[str, Any] = {"dynamic_ncols": True, "leave": False, "delay": delay}
@@ -122,8 +120,6 @@ def print_table(
 
     Numbers are never folded: 80 columns are printed on a terminal that is narrower.
     """
-    from rich.box import SIMPLE_HEAD
-
     given: dict[str, Any] = {"box": SIMPLE_HEAD, "padding": (0, 1, 0, 0), "pad_edge": False} | style
     table = Table(title_justify="left", title_style="bold", caption_justify="left", **given)
     for heading in texts:
@@ -138,23 +134,6 @@ def print_table(
     if numbers and console.width < 80:
         table.width = 80
     console.print(table, crop=False)
-
-
-def print_pairs(pairs: Iterable[tuple[Text, Text]]) -> None:
-    """Print names, and beside each what there is to say of it."""
-    table = Table.grid(padding=(0, 2, 0, 0))
-    table.add_column(no_wrap=True)
-    table.add_column(overflow="fold")
-    for name, text in pairs:
-        table.add_row(name, text)
-    output().print(table)
-
-
-def print_page(title: str, sections: "list[Section]") -> None:
-    """Print one HTML document, with character references, so that any encoding will do."""
-    from toytrans.report.page import page
-
-    print(page(f"toytrans {title}", sections).encode("ascii", "xmlcharrefreplace").decode())
 
 
 # Which process prints ---------------------------------------------------------------------------

@@ -11,19 +11,29 @@ from typing import TYPE_CHECKING, Annotated, Literal, NamedTuple
 
 import typer
 
-from toytrans.cli.common import Break, Overrides, TrustCode, rare, warn_of_fault
-from toytrans.cli.results import Labelled, parts_of, print_parts
+from toytrans.cli.common import (
+    Break,
+    Labelled,
+    Overrides,
+    TrustCode,
+    parts_of,
+    print_parts,
+    rare,
+    warn_of_fault,
+)
 from toytrans.cli.terminal import Bar, note, output, plain, reporter
 from toytrans.config.faults import fault_remark
+from toytrans.config.load import load_config, load_saved_config
+from toytrans.config.schema import Config
 from toytrans.errors import UserError, how_to_install
+from toytrans.named import import_named
 from toytrans.references import is_shipped
 from toytrans.rounding import share
+from toytrans.training.folder import CONFIG, Record
 from toytrans.training.signals import exit_if_signalled
 
 if TYPE_CHECKING:
-    from toytrans.config.schema import Config
     from toytrans.data.pairs import Pairs, Split
-    from toytrans.training.folder import Record
     from toytrans.training.trainer import Trainer
 
 SAMPLES, SHORT = 4, 10
@@ -83,8 +93,6 @@ def train(
     trust_code: TrustCode = False,
 ) -> None:
     """Train a model from a YAML file and measure it."""
-    from toytrans.config.load import load_config, load_saved_config
-
     if file and config_option:
         raise UserError(f"{file} and --config {config_option}: give the config once")
     if out_option == "":  # a shell variable that is not set
@@ -93,15 +101,11 @@ def train(
     out = Path(out_option) if out_option else None
     by_option = {"device": device, "fault": fault, "seed": seed}
     if file is not None:
-        name = file.stem
-        config = load_config(file, overrides or [], by_option)
+        name, config = file.stem, load_config(file, overrides or [], by_option)
     elif resume and out is not None:
-        from toytrans.training.folder import CONFIG
-        from toytrans.training.run import Run
-
-        Run.open(out, trust_code)
-        name = out.name
-        config = load_saved_config(out / CONFIG, overrides or [], by_option)
+        # A run's code may be trusted where the run is opened, and there alone.
+        import_named("toytrans.training.run:Run").open(out, trust_code)
+        name, config = out.name, load_saved_config(out / CONFIG, overrides or [], by_option)
     else:
         raise UserError("no config; name one, say `toytrans train textbook`")
     warn_of_fault(config.fault)
@@ -109,8 +113,10 @@ def train(
 
 
 def _train(
-    config: "Config", name: str, out: Path | None, resume: bool, logged: bool, watched: bool
+    config: Config, name: str, out: Path | None, resume: bool, logged: bool, watched: bool
 ) -> None:
+    """Train to the end, and show what was learned."""
+    # Torch is imported here, when the config is known to be right.
     from toytrans.training.devices import tune_process
     from toytrans.training.distributed import connect, rank_and_processes
     from toytrans.training.session import open_session
@@ -145,16 +151,13 @@ def _follow(trainer: "Trainer", run: Path, logged: bool, watched: bool) -> None:
     match: float | None = None
     view: Callable[[Trainer], AbstractContextManager[Callable[[Moment], None]]] = _line
     if watched and sys.stderr.isatty() and not output(stderr=True).is_dumb_terminal:
-        from toytrans.cli.watch import watch
-
-        view = watch
+        view = import_named("toytrans.cli.watch:watch")
     with contextlib.ExitStack() as stack:
         show = stack.enter_context(view(trainer))
-        copies: list[Callable[[Record], None]] = []  # of the records, beside metrics.jsonl
+        copy: Callable[[Record], None] | None = None
         if logged:
-            from toytrans.cli.tensorboard import copied_to_tensorboard
-
-            copies.append(stack.enter_context(copied_to_tensorboard(run, progress)))
+            copied = import_named("toytrans.cli.tensorboard:copied_to_tensorboard")
+            copy = stack.enter_context(copied(run, progress))
         for record in trainer.train():
             step, elapsed = int(record["step"]), record["elapsed_s"]
             match = record.get("valid_exact_match", match)
@@ -162,7 +165,7 @@ def _follow(trainer: "Trainer", run: Path, logged: bool, watched: bool) -> None:
             left = float(elapsed / max(step, 1) * (total - step))
             show(Moment(step, record["loss"], record["lr"], rate, match, left))
             tokens, seconds = int(record["target_tokens"]), elapsed
-            for copy in copies:
+            if copy is not None:
                 copy(record)
 
 

@@ -7,7 +7,6 @@ import contextlib
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import torch
 from rich.columns import Columns
@@ -18,6 +17,7 @@ from rich.text import Text
 from toytrans.cli.attention import map_of_head
 from toytrans.cli.tables import axis_names
 from toytrans.cli.terminal import output, printable
+from toytrans.cli.train import Moment
 from toytrans.data.batches import make_batch
 from toytrans.data.pairs import Pairs, all_pairs
 from toytrans.errors import UserError
@@ -27,20 +27,17 @@ from toytrans.rounding import share
 from toytrans.training.run import Run
 from toytrans.training.trainer import Trainer
 
-if TYPE_CHECKING:
-    from toytrans.cli.train import Moment
-
 WAIT = 100
 """After a drawing: so many times as long as it took, and a second at least."""
 
 
 @contextlib.contextmanager
-def watch(trainer: Trainer) -> Iterator[Callable[["Moment"], None]]:
+def watch(trainer: Trainer) -> Iterator[Callable[[Moment], None]]:
     """The view, on standard error. Yields what draws a moment, if it is time for it."""
     console, pairs = output(stderr=True), few(all_pairs(trainer.dataset, "valid"))
     due = 0.0
 
-    def show(moment: "Moment") -> None:
+    def show(moment: Moment) -> None:
         nonlocal due
         began = time.monotonic()
         if began >= due or moment.step == trainer.settings.train.max_steps:
@@ -60,7 +57,7 @@ def watch(trainer: Trainer) -> Iterator[Callable[["Moment"], None]]:
             live.stop()
 
 
-def view_of(trainer: Trainer, pairs: Pairs, moment: "Moment", width: int) -> Group:
+def view_of(trainer: Trainer, pairs: Pairs, moment: Moment, width: int) -> Group:
     """Everything that is known. pairs: what is translated."""
     total, match = trainer.settings.train.max_steps, moment.match
     name = trainer.writer.path.name if trainer.writer else ""
