@@ -1,6 +1,7 @@
-"""Errors that the user can fix."""
+"""Errors that the user can fix, and how messages write names and numbers for people."""
 
 from collections.abc import Iterable, Sequence
+from difflib import get_close_matches
 
 
 class UserError(Exception):
@@ -48,12 +49,19 @@ def listed(names: Sequence[str]) -> str:
     return ", ".join(names[:MOST_LISTED]) + more
 
 
+def share(value: float) -> str:
+    """A proportion with enough digits to differ from 1: 0.998, 0.99987, 1.000."""
+    for digits in (3, 4, 5):
+        text = f"{value:.{digits}f}"
+        if float(text) < 1 or value == 1:
+            break
+    return "1.000" if value == 1 else text
+
+
 def did_you_mean(name: str, names: Iterable[str]) -> str:
     """The end of an error about an unknown name: the nearest known name, or all of them."""
-    import difflib
-
     names = list(names)
-    near = difflib.get_close_matches(name, names, n=1)
+    near = get_close_matches(name, names, n=1)
     near = near or [known for known in names if known.lower() == name.strip().lower()]
     return f"did you mean {near[0]}?" if near else f"there are {', '.join(names)}"
 

@@ -21,10 +21,9 @@ from toytrans.cli.new_files import check_plot, write_new
 from toytrans.cli.runs import open_run
 from toytrans.cli.tables import LONGEST, MARKS, axis_names, map_of, print_beside
 from toytrans.cli.terminal import note, output, plain, print_table, printable
-from toytrans.errors import UserError
+from toytrans.errors import UserError, share
 from toytrans.files import json_text
 from toytrans.inspection.table import CLOSED
-from toytrans.rounding import share
 from toytrans.tokens import PAD_ID, SPECIALS
 
 if TYPE_CHECKING:

@@ -10,8 +10,7 @@ import typer
 
 from toytrans.cli.terminal import note, plain, print_table
 from toytrans.config.faults import FAULTS, fault_remark, named_fault
-from toytrans.errors import UserError
-from toytrans.rounding import share
+from toytrans.errors import UserError, share
 
 if TYPE_CHECKING:
     from toytrans.scores import Scores, Summary

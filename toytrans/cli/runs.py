@@ -26,13 +26,12 @@ from toytrans.cli.common import (
 from toytrans.cli.new_files import check_new, write_new
 from toytrans.cli.terminal import Progress, note, print_table, printable
 from toytrans.config.faults import fault_remark
-from toytrans.errors import UnseenSymbol, UserError
+from toytrans.errors import UnseenSymbol, UserError, share
 from toytrans.export import ExportFormat
 from toytrans.figures import check_matplotlib
 from toytrans.files import json_text
 from toytrans.report import sections
 from toytrans.report.page import lacking, page
-from toytrans.rounding import share
 from toytrans.training.devices import choose_device, tune_process
 from toytrans.training.listing import list_runs, newest_run
 from toytrans.training.run import Run

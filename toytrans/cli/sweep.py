@@ -11,10 +11,9 @@ from toytrans.cli.common import AsJson, Lengths, span_of
 from toytrans.cli.evaluate import MetricOption, print_comparison
 from toytrans.cli.terminal import Bar, note, output, print_table
 from toytrans.config.load import load_config
-from toytrans.errors import UserError
+from toytrans.errors import UserError, share
 from toytrans.figures import check_matplotlib
 from toytrans.files import json_text
-from toytrans.rounding import share
 from toytrans.scores import PARTS
 from toytrans.sweeps.board import Board, board_names, load_board, measured, plan_board, write_board
 from toytrans.sweeps.comparison import Comparison

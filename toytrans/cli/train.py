@@ -25,10 +25,9 @@ from toytrans.cli.terminal import Bar, note, output, plain, reporter
 from toytrans.config.faults import fault_remark
 from toytrans.config.load import load_config, load_saved_config
 from toytrans.config.schema import Config
-from toytrans.errors import UserError, how_to_install
+from toytrans.errors import UserError, how_to_install, share
 from toytrans.named import import_named
 from toytrans.references import is_shipped
-from toytrans.rounding import share
 from toytrans.training.folder import CONFIG, Record
 from toytrans.training.signals import exit_if_signalled
 

@@ -20,10 +20,9 @@ from toytrans.cli.terminal import output, printable
 from toytrans.cli.train import Moment
 from toytrans.data.batches import make_batch
 from toytrans.data.pairs import Pairs, all_pairs
-from toytrans.errors import UserError
+from toytrans.errors import UserError, share
 from toytrans.inspection.heads import AttentionMaps, Choice, attend, few, measure
 from toytrans.model.decoding import search
-from toytrans.rounding import share
 from toytrans.training.run import Run
 from toytrans.training.trainer import Trainer
 
