@@ -9,13 +9,14 @@ import torch
 from conftest import trainer_of
 from torch.nn import functional as F
 
-from toytrans.config.schedules import first_difference, learning_rate
+from toytrans.config.schedules import learning_rate
 from toytrans.config.schema import TrainConfig
 from toytrans.data.batches import training_batches
 from toytrans.model.transformer import Transformer
 from toytrans.training import trainer as trainer_module
 from toytrans.training.checkpoint import saved_steps
 from toytrans.training.optimization import summed_loss
+from toytrans.training.resume import first_difference
 from toytrans.training.run import Run
 
 DATA = {"batch_tokens": 256, "valid_examples": 30, "test_examples": 30}

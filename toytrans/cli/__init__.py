@@ -1,5 +1,5 @@
-"""The command line: parses, calls, prints. `app` imports a command when it is called, and a command
-imports what needs torch when it runs."""
+"""The command line: parses, calls, prints. `app` imports the module of a command when the command
+is called. `train` alone imports torch later, when its config is known to be right."""
 
 from typing import NoReturn
 

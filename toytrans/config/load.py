@@ -14,7 +14,7 @@ from typing import Any, TypeVar
 
 from pydantic import ValidationError
 
-from toytrans.config.schema import Config, Settings
+from toytrans.config.schema import OWN_CODE, Config, Settings
 from toytrans.config.yaml import (
     Tree,
     naming_origins,
@@ -26,26 +26,13 @@ from toytrans.errors import UserError, did_you_mean
 from toytrans.named import import_named
 from toytrans.references import SHIPPED, is_reference, trust
 
-MAY_DIFFER = (
-    "device",
-    "train.max_steps",
-    "train.max_seconds",
-    "train.stop_at_exact_match",
-    "train.patience",
-    "train.keep_checkpoints",
-)
-"""What may change when a run is resumed: limits, and what changes no numbers."""
-
-OWN_CODE = ("data.task", "model.class", "model.positions", "model.cross_positions")
-"""Keys that may name code of the user's."""
-
 KEY_OPTIONS = {"device": "--device", "fault": "--break", "seed": "--seed"}
 """Options of commands that give one key, by that key."""
 
 Description = TypeVar("Description", Config, Settings)
 
 
-# Reading -------------------------------------------------------------------------------------
+# From a file ---------------------------------------------------------------------------------
 
 
 def load_config(
@@ -85,17 +72,16 @@ def load_settings(path: Path) -> Settings:
     return validate(Settings, read_yaml(path))
 
 
-def shipped() -> list[str]:
-    """The names of the configs that come with the package."""
-    return sorted(path.stem for path in SHIPPED.glob("*.yaml"))
+# Values, before they are checked -------------------------------------------------------------
 
 
 def read_tree(path: Path) -> Tree:
     """The values of a config file; where there is none of that path, of the shipped config of that
     name. Raises UserError where there is neither."""
     if not os.path.lexists(path):
-        if str(path) not in (names := shipped()):
-            hint = did_you_mean(path.stem, names)
+        shipped = sorted(file.stem for file in SHIPPED.glob("*.yaml"))
+        if str(path) not in shipped:
+            hint = did_you_mean(path.stem, shipped)
             raise UserError(f"{path}: no such file and no shipped config; {hint}")
         path = SHIPPED / f"{path}.yaml"
     tree = read_yaml(path)
@@ -115,43 +101,15 @@ def make_code_paths_absolute(tree: Tree, folder: Path) -> None:
                 values[name] = str(folder.absolute() / code)
 
 
-def trusted_config(tree: Tree) -> Config:
-    """The config of values that the user has given, whose code may run from now on. Raises
-    UserError with file, line and key."""
-    config = validate(Config, tree).with_origins(tree.origins)
-    trust(config.references.values())
-    return config
-
-
-def validate(kind: type[Description], tree: Tree) -> Description:
-    """The config or the settings of a tree of values, in which nothing is trusted. Raises UserError
-    with file, line and key."""
-    try:
-        with naming_origins(tree.origins):
-            return kind.model_validate(tree.values)
-    except ValidationError as error:
-        reason_of = import_named("toytrans.config.refusals:reason_of")
-        raise UserError(reason_of(error, tree.origins)) from None
-
-
-def as_yaml(config: Config) -> str:
-    """What was stated in a config, as YAML text; of `Settings` every key."""
-    is_complete = isinstance(config, Settings)
-    return write_yaml(config.model_dump(mode="json", exclude_unset=not is_complete))
-
-
-# Changing ------------------------------------------------------------------------------------
-
-
-def flatten(values: dict[str, Any], prefix: str = "") -> dict[str, Any]:
-    """Nested values as one level, with keys such as train.lr."""
-    flat: dict[str, Any] = {}
-    for key, value in values.items():
-        if isinstance(value, dict):
-            flat |= flatten(value, f"{prefix}{key}.")
-        else:
-            flat[prefix + key] = value
-    return flat
+def _override(
+    tree: Tree, overrides: Sequence[str], by_option: Mapping[str, Any] | None = None
+) -> None:
+    """Lay over a tree what `--set` and the options of single keys give."""
+    for override in overrides:
+        lay_over(tree, override)
+    for key, value in (by_option or {}).items():
+        if value is not None:
+            set_key(tree, key, value, KEY_OPTIONS[key])
 
 
 def lay_over(tree: Tree, override: str, given_as: str = "--set") -> None:
@@ -179,12 +137,43 @@ def set_key(tree: Tree, key: str, value: Any, origin: str) -> None:
     tree.origins[key] = origin
 
 
-def _override(
-    tree: Tree, overrides: Sequence[str], by_option: Mapping[str, Any] | None = None
-) -> None:
-    """Lay over a tree what `--set` and the options of single keys give."""
-    for override in overrides:
-        lay_over(tree, override)
-    for key, value in (by_option or {}).items():
-        if value is not None:
-            set_key(tree, key, value, KEY_OPTIONS[key])
+# Checking ------------------------------------------------------------------------------------
+
+
+def trusted_config(tree: Tree) -> Config:
+    """The config of values that the user has given, whose code may run from now on. Raises
+    UserError with file, line and key."""
+    config = validate(Config, tree).with_origins(tree.origins)
+    trust(config.references.values())
+    return config
+
+
+def validate(kind: type[Description], tree: Tree) -> Description:
+    """The config or the settings of a tree of values, in which nothing is trusted. Raises UserError
+    with file, line and key."""
+    try:
+        with naming_origins(tree.origins):
+            return kind.model_validate(tree.values)
+    except ValidationError as error:
+        reason_of = import_named("toytrans.config.refusals:reason_of")
+        raise UserError(reason_of(error, tree.origins)) from None
+
+
+# Saving and comparing ------------------------------------------------------------------------
+
+
+def as_yaml(config: Config) -> str:
+    """What was stated in a config, as YAML text; of `Settings` every key."""
+    is_complete = isinstance(config, Settings)
+    return write_yaml(config.model_dump(mode="json", exclude_unset=not is_complete))
+
+
+def flatten(values: dict[str, Any], prefix: str = "") -> dict[str, Any]:
+    """Nested values as one level, with keys such as train.lr."""
+    flat: dict[str, Any] = {}
+    for key, value in values.items():
+        if isinstance(value, dict):
+            flat |= flatten(value, f"{prefix}{key}.")
+        else:
+            flat[prefix + key] = value
+    return flat

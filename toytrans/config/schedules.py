@@ -59,21 +59,6 @@ def learning_rate(step: int, train: TrainConfig) -> float:
     return train.lr * SCHEDULES[train.schedule](step, warmup_steps, train.max_steps)
 
 
-def first_difference(before: TrainConfig, now: TrainConfig, step: int) -> int | None:
-    """The first step from `step` to the end of `now` whose learning rate is not that of `before`;
-    None if there is none. Of a long training some thousand steps are compared."""
-    stride = max(1, (now.max_steps - step) // 4096)
-    for each in range(step, now.max_steps + 1, stride):
-        if _differ(each, before, now):
-            between = range(max(step, each - stride + 1), each + 1)
-            return next(k for k in between if _differ(k, before, now))
-    return None
-
-
-def _differ(step: int, before: TrainConfig, now: TrainConfig) -> bool:
-    return learning_rate(step, now) != learning_rate(step, before)
-
-
 def _done(step: int, warmup_steps: int, max_steps: int) -> float:
     """The share of the steps behind the warm-up that are done."""
     return min(1.0, (step - warmup_steps) / max(1, max_steps - warmup_steps))

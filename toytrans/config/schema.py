@@ -410,7 +410,18 @@ class Settings(Config):
         """Whether sources start with BOS."""
         return self.model.source_bos
 
-    def without_seeds(self) -> "Settings":
-        """What the runs of one group have in common: all but both seeds and the device."""
-        data = self.data.model_copy(update={"seed": None})
-        return self.model_copy(update={"seed": 0, "device": "auto", "data": data})
+
+# Some keys ------------------------------------------------------------------------------------
+
+MAY_DIFFER = (
+    "device",
+    "train.max_steps",
+    "train.max_seconds",
+    "train.stop_at_exact_match",
+    "train.patience",
+    "train.keep_checkpoints",
+)
+"""What may change when a run is resumed: limits, and what changes no numbers."""
+
+OWN_CODE = ("data.task", "model.class", "model.positions", "model.cross_positions")
+"""Keys that may name code of the user's."""

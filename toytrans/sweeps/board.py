@@ -20,7 +20,7 @@ from toytrans.data.files import sha256_of
 from toytrans.errors import UserError
 from toytrans.references import SHIPPED
 from toytrans.resolve import resolve
-from toytrans.sweeps.comparison import Comparison, Group, Member, table_of
+from toytrans.sweeps.comparison import Comparison, Group, Member, table_of, without_seeds
 from toytrans.sweeps.measure import Measure, Metric, read_results
 from toytrans.sweeps.sweep import Sweep, check_folder, write_tables
 from toytrans.sweeps.trial import Trial, by_names, path_of
@@ -147,7 +147,7 @@ def measured(board: Board, sweep: Sweep) -> Iterator[tuple[str, str, Comparison]
 def write_board(board: Board, sweep: Sweep) -> list[Path]:
     """Write the tables of all runs of a board that have numbers. Raises UserError."""
     configs = {
-        f"{trial.about['task']}, {trial.about['config']}": by_names(trial.settings.without_seeds())
+        f"{trial.about['task']}, {trial.about['config']}": by_names(without_seeds(trial.settings))
         for trial in sweep.trials
     }
     entries = [

@@ -164,13 +164,19 @@ def places_of(groups: Iterable[Group]) -> set[Place]:
     return {at for each in groups for _, result in each.counted for at, _ in result.numbers}
 
 
+def without_seeds(settings: Settings) -> Settings:
+    """What the runs of one group have in common: all but both seeds and the device."""
+    data = settings.data.model_copy(update={"seed": None})
+    return settings.model_copy(update={"seed": 0, "device": "auto", "data": data})
+
+
 def group(members: Iterable[Member]) -> list[Group]:
     """The members by their configs, in the order in which these occur first."""
     groups: dict[Settings, list[Member]] = {}
     stated = set[str]()
     for member in members:
         stated.update(member.stated)
-        groups.setdefault(member.config.without_seeds(), []).append(member)
+        groups.setdefault(without_seeds(member.config), []).append(member)
     flat = [flatten(config.model_dump(mode="json")) for config in groups]
     differing = [
         key
@@ -447,7 +453,7 @@ class Comparison:
             groups.append(
                 {
                     "differs": dict(each.differs),
-                    "config": each.members[0].config.without_seeds().model_dump(mode="json"),
+                    "config": without_seeds(each.members[0].config).model_dump(mode="json"),
                     "summaries": {part: s and s._asdict() for part, s in summaries.items()},
                     "curve": [{"lengths": s[:2], "part": s.part} | of._asdict() for s, of in curve],
                     "runs": runs,

@@ -40,7 +40,15 @@ from toytrans.files import (
 )
 from toytrans.model.build import check_fault
 from toytrans.resolve import resolve
-from toytrans.sweeps.comparison import SWEEP, Comparison, Table, cell, compare, read_sweep
+from toytrans.sweeps.comparison import (
+    SWEEP,
+    Comparison,
+    Table,
+    cell,
+    compare,
+    read_sweep,
+    without_seeds,
+)
 from toytrans.sweeps.measure import Measure, Metric, of_lengths, split_of
 from toytrans.sweeps.trial import Ended, Trial, by_names, check_ray, path_of, run_here, run_on_ray
 from toytrans.training.checkpoint import saved_steps
@@ -99,7 +107,7 @@ def write(sweep: Sweep, metric: Metric = "exact_match") -> Comparison:
     configs = [
         {
             "differs": {key: cell(value) for key, value in each.differs.items()},
-            "config": by_names(each.members[0].config.without_seeds()),
+            "config": by_names(without_seeds(each.members[0].config)),
         }
         for each in compared.groups
     ]

@@ -18,8 +18,8 @@ import torch
 from pydantic import BaseModel
 
 from toytrans import __version__
-from toytrans.config.load import MAY_DIFFER, flatten
-from toytrans.config.schema import Settings
+from toytrans.config.load import flatten
+from toytrans.config.schema import MAY_DIFFER, Settings
 from toytrans.errors import UserError
 from toytrans.named import import_named
 from toytrans.references import digests

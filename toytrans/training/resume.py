@@ -6,9 +6,9 @@ Only `train --resume` imports this, because a new run reads no other.
 from pathlib import Path
 from typing import Any, Literal, get_args
 
-from toytrans.config.load import MAY_DIFFER, OWN_CODE, flatten, set_key, validate
-from toytrans.config.schedules import first_difference, learning_rate
-from toytrans.config.schema import Config, Settings
+from toytrans.config.load import flatten, set_key, validate
+from toytrans.config.schedules import learning_rate
+from toytrans.config.schema import MAY_DIFFER, OWN_CODE, Config, Settings, TrainConfig
 from toytrans.config.yaml import Tree, show_value
 from toytrans.data.pairs import DataFacts
 from toytrans.errors import UserError
@@ -129,3 +129,18 @@ def _change_of_rate(saved: Settings, trainer: Trainer) -> str:
         f"{saved.train.max_steps}: the learning rate goes on{from_there} at {now:.3g}, not "
         f"{before:.3g}"
     )
+
+
+def first_difference(before: TrainConfig, now: TrainConfig, step: int) -> int | None:
+    """The first step from `step` to the end of `now` whose learning rate is not that of `before`;
+    None if there is none. Of a long training some thousand steps are compared."""
+    stride = max(1, (now.max_steps - step) // 4096)
+    for each in range(step, now.max_steps + 1, stride):
+        if _differ(each, before, now):
+            between = range(max(step, each - stride + 1), each + 1)
+            return next(k for k in between if _differ(k, before, now))
+    return None
+
+
+def _differ(step: int, before: TrainConfig, now: TrainConfig) -> bool:
+    return learning_rate(step, now) != learning_rate(step, before)
