@@ -40,7 +40,7 @@ from toytrans.model.decoding import search
 from toytrans.resolve import resolve
 from toytrans.tokens import BOS_ID, EOS_ID, FIRST_SYMBOL_ID, PAD_ID
 from toytrans.training.devices import choose_device, choose_precision
-from toytrans.training.graphs import Recorder, cuda_capture
+from toytrans.training.graphs import StepGraphs, cuda_capture
 from toytrans.training.session import new_model
 from toytrans.training.trainer import Trainer
 
@@ -86,7 +86,7 @@ class Training:
     positions: those of ours.
     tuned: a peer gets our settings of the process, a fused optimiser, and in bf16 attention without
         torch's fused kernel, which BART takes there and which is several times slower on a CPU.
-    device: cpu | cuda. recorded: ours is recorded as CUDA graphs.
+    device: cpu | cuda. captured: ours is captured as CUDA graphs.
     """
 
     who: str
@@ -99,7 +99,7 @@ class Training:
     positions: str = "sinusoidal"
     tuned: bool = False
     device: str = "cpu"
-    recorded: bool = False
+    captured: bool = False
     threads: int = THREADS
 
 
@@ -124,7 +124,7 @@ def measure(
 ) -> Row:
     """Real target tokens per second over whole steps, while no shape is new.
 
-    A shape is new the first two times, in which CUDA graphs are recorded and kernels are generated
+    A shape is new the first two times, in which CUDA graphs are captured and kernels are generated
     or chosen. Steps are timed in stretches, since a GPU is only asked for its work when a step
     returns; a stretch with a new shape in it counts as a start, not for the rate.
 
@@ -232,10 +232,10 @@ def our_step(spec: Training, config: Settings) -> Step:
     device, dataset = choose_device(spec.device), open_dataset(config)
     precision = choose_precision(config.train.precision, device, config.model.d_model)
     model = new_model(config, dataset, precision, device).train()
-    recorder = None
+    step_graphs = None
     if device.type == "cuda":
-        recorder = Recorder(device, cuda_capture(device) if spec.recorded else None, print)
-    trainer = Trainer(config, dataset, model, precision, recorder=recorder)
+        step_graphs = StepGraphs(device, cuda_capture(device) if spec.captured else None, print)
+    trainer = Trainer(config, dataset, model, precision, step_graphs=step_graphs)
     return lambda batch: trainer.take_step([DealtBatch(batch, 0)])
 
 

@@ -56,7 +56,7 @@ from toytrans.doctor.machine import installed
 from toytrans.model.positions import scheme_names
 from toytrans.training import session
 from toytrans.training.checkpoint import load_checkpoint, saved_steps
-from toytrans.training.graphs import EAGER, WIDEST, Recorder, Work, cuda_capture
+from toytrans.training.graphs import EAGER, WIDEST, StepGraphs, Work, cuda_capture
 
 ROOT = Path(__file__).parent.parent
 
@@ -66,14 +66,14 @@ class Machine:
     """Where a check runs, and how long it may.
 
     device: cuda | cpu. quick: the smallest sizes. folder: for runs. deadline: when the present
-    section must end, by time.monotonic(). recorded: the shapes that were recorded so far.
+    section must end, by time.monotonic(). captured: the shapes that were captured so far.
     """
 
     device: str
     quick: bool
     folder: Path
     deadline: float = 0.0
-    recorded: int = 0
+    captured: int = 0
 
     def new_run(self) -> Path:
         return self.folder / f"run-{len(list(self.folder.iterdir()))}"
@@ -195,24 +195,24 @@ def equality(machine: Machine) -> Rows:
 
 
 def compared(machine: Machine, model: Row, precision: str) -> Row:
-    """Losses and final weights of two eager trainings, a recorded one, and a recorded one that was
+    """Losses and final weights of two eager trainings, a captured one, and a captured one that was
     interrupted and resumed: the largest difference of each from the first.
 
-    A GPU may add up in another order each time. So a recorded training may differ ten times as much
+    A GPU may add up in another order each time. So a captured training may differ ten times as much
     as two eager ones do; where these are equal to the bit, it must be, too. Eager trainings that
     have hardly anything in common are an error as well: nothing could differ from them.
     """
     steps = 12 if machine.quick else 40
     config = equality_config(machine, model, precision, steps)
-    first = trained(machine, config, recorded=False)
-    again = trained(machine, config, recorded=False)
-    before = machine.recorded
-    recorded = trained(machine, config, recorded=True)
-    shapes = machine.recorded - before
-    resumed = trained(machine, config, recorded=True, stop_at=steps // 3)
-    noise, apart, torn = (difference(first, other) for other in (again, recorded, resumed))
+    first = trained(machine, config, captured=False)
+    again = trained(machine, config, captured=False)
+    before = machine.captured
+    captured = trained(machine, config, captured=True)
+    shapes = machine.captured - before
+    resumed = trained(machine, config, captured=True, stop_at=steps // 3)
+    noise, apart, torn = (difference(first, other) for other in (again, captured, resumed))
     equal = noise < 0.01 and max(apart, torn) <= 10 * noise and shapes > 0
-    found = {"eager_twice": noise, "recorded": apart, "resumed": torn, "shapes": shapes}
+    found = {"eager_twice": noise, "captured": apart, "resumed": torn, "shapes": shapes}
     return found | {"verdict": "ok" if equal else "DIFFERS"}
 
 
@@ -235,7 +235,7 @@ Numbers = tuple[list[float], torch.Tensor]
 """The loss of each step, and the final weights in one vector."""
 
 
-def trained(machine: Machine, config: Row, recorded: bool, stop_at: int | None = None) -> Numbers:
+def trained(machine: Machine, config: Row, captured: bool, stop_at: int | None = None) -> Numbers:
     """Train a config through `toytrans.train`. stop_at: a step after which it stops, and another
     call goes on."""
     run = machine.new_run()
@@ -243,7 +243,7 @@ def trained(machine: Machine, config: Row, recorded: bool, stop_at: int | None =
     def goes_on(record: Row) -> bool:
         return record["step"] != stop_at
 
-    with recording(machine, recorded):
+    with capturing(machine, captured):
         toytrans.train(config, run, on_record=goes_on)
         if stop_at is not None:
             toytrans.train(config, run, resume=True)
@@ -255,20 +255,20 @@ def trained(machine: Machine, config: Row, recorded: bool, stop_at: int | None =
 
 
 @contextlib.contextmanager
-def recording(machine: Machine, recorded: bool) -> Iterator[None]:
-    """Let trainings in this block be recorded, or not, and count the shapes that are."""
+def capturing(machine: Machine, captured: bool) -> Iterator[None]:
+    """Let trainings in this block be captured, or not, and count the shapes that are."""
 
-    def open_counting(*given: Any) -> Recorder:
+    def open_counting(*given: Any) -> StepGraphs:
         device, report = given[1], given[-1]
         capture = cuda_capture(device) if device.type == "cuda" else run_again
 
         def counted(work: Work) -> Work:
-            machine.recorded += 1
+            machine.captured += 1
             return capture(work)
 
-        return Recorder(device, counted if recorded else None, report)
+        return StepGraphs(device, counted if captured else None, report)
 
-    with patch.object(session, "open_recorder", open_counting):
+    with patch.object(session, "open_graphs", open_counting):
         yield
 
 
@@ -361,8 +361,8 @@ def rates(machine: Machine) -> Rows:
                 continue  # a section of its own
             spec = Training(who, size, rows, precision, device=machine.device)
             if who == "ours":
-                records = size.d_model <= WIDEST and machine.device == "cuda"
-                spec = replace(spec, bucketed=True, recorded=records)
+                captures = size.d_model <= WIDEST and machine.device == "cuda"
+                spec = replace(spec, bucketed=True, captured=captures)
             about = {"size": size.name, "tokens": tokens, "who": who, "precision": precision}
             yield about, partial(rate, machine, spec, ours)
         if size.d_model <= WIDEST:

@@ -42,7 +42,7 @@ from toytrans.resolve import resolve
 from toytrans.tokens import Vocabulary
 from toytrans.training.checkpoint import load_checkpoint, saved_steps
 from toytrans.training.distributed import rank_and_processes
-from toytrans.training.graphs import Recorder
+from toytrans.training.graphs import StepGraphs
 from toytrans.training.session import new_model
 from toytrans.training.trainer import Trainer
 from toytrans.training.writer import RunWriter
@@ -115,7 +115,7 @@ def trainer_of(
     task: str = "copy",
     *,
     device: str = "cpu",
-    recorder: Recorder | None = None,
+    step_graphs: StepGraphs | None = None,
     **sections: dict,
 ) -> Trainer:
     """The trainer of a small config, as `config_of` makes it, in fp32. Its run is described."""
@@ -128,7 +128,7 @@ def trainer_of(
     if writer is not None:
         writer.describe(config, settings, source.facts, {})
     model = new_model(settings, source, precision, torch.device(device)).train()
-    return Trainer(settings, source, model, precision, writer, recorder=recorder)
+    return Trainer(settings, source, model, precision, writer, step_graphs=step_graphs)
 
 
 @pytest.fixture

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from conftest import script
 
-from toytrans.training.graphs import Recorder
+from toytrans.training.graphs import StepGraphs
 
 QUICK = ["--device", "cpu", "--quick"]
 
@@ -38,7 +38,7 @@ def test_every_section_runs_and_finds_no_difference(tmp_path):
     assert {row["verdict"] for rows in found.values() for row in rows} == {"ok"}
     assert [row["precision"] for row in found["equality"]] == ["fp32", "bf16"]
     for row in found["equality"]:
-        assert row["eager_twice"] == row["recorded"] == row["resumed"] == 0
+        assert row["eager_twice"] == row["captured"] == row["resumed"] == 0
         assert row["shapes"] > 1
     assert found["solving"][0]["wall_s"] > found["solving"][0]["training_s"] > 0
     assert {row["who"] for row in found["rates"]} == {
@@ -54,7 +54,7 @@ def test_every_section_runs_and_finds_no_difference(tmp_path):
 
 
 def test_a_difference_and_an_error_are_noticed(tmp_path, monkeypatch):
-    take, done = Recorder.take, []
+    take, done = StepGraphs.take, []
 
     def wrong(self, step, parts, tokens, lr):
         done.append(lr)
@@ -62,7 +62,7 @@ def test_a_difference_and_an_error_are_noticed(tmp_path, monkeypatch):
             raise ZeroDivisionError("ours")
         return take(self, step, parts, tokens, 2 * lr if self.capture else lr)
 
-    monkeypatch.setattr(Recorder, "take", wrong)
+    monkeypatch.setattr(StepGraphs, "take", wrong)
     out = tmp_path / "out.jsonl"
     assert script("gpu_check").main(["equality", "large", *QUICK, "--out", str(out)]) == 1
     found = rows_of(out)

@@ -13,8 +13,8 @@ import toytrans
 from toytrans.config.schedules import learning_rate
 from toytrans.data.batches import training_batches
 from toytrans.training import graphs, session
-from toytrans.training.graphs import EAGER, Capture, Recorder
-from toytrans.training.session import open_recorder
+from toytrans.training.graphs import EAGER, Capture, StepGraphs
+from toytrans.training.session import open_graphs
 from toytrans.training.trainer import Trainer
 
 CPU = torch.device("cpu")
@@ -28,9 +28,9 @@ def run_again(work):
 
 
 def trainer_in(run: Path, capture: Capture | None, model: dict, **train) -> Trainer:
-    recorder = Recorder(CPU, capture, print)
+    step_graphs = StepGraphs(CPU, capture, print)
     sections = {"data": DATA, "model": LAYERS | model, "train": {"eval_every": 1000} | train}
-    return trainer_of(run, "reverse", recorder=recorder, **sections)
+    return trainer_of(run, "reverse", step_graphs=step_graphs, **sections)
 
 
 def numbers(trainer: Trainer, steps: int) -> list[torch.Tensor]:
@@ -46,18 +46,18 @@ def numbers(trainer: Trainer, steps: int) -> list[torch.Tensor]:
     [*((scheme, "fp32") for scheme in SCHEMES), (SCHEMES[0], "bf16")],
     ids=str,
 )
-def test_recorded_steps_have_the_numbers_of_eager_ones(tmp_path, scheme, precision):
-    """With dropout. A shape is recorded when it comes for the second time."""
+def test_captured_steps_have_the_numbers_of_eager_ones(tmp_path, scheme, precision):
+    """With dropout. A shape is captured when it comes for the second time."""
     train = {"precision": precision, "label_smoothing": 0.1, "weight_decay": 0.1}
     model = {**scheme, "dropout": 0.1}
-    recorded = trainer_in(tmp_path / "recorded", run_again, model, **train)
-    found = numbers(recorded, 12)
+    captured = trainer_in(tmp_path / "captured", run_again, model, **train)
+    found = numbers(captured, 12)
     expected = numbers(trainer_in(tmp_path / "eager", None, model, **train), 12)
     assert all(torch.equal(*pair) for pair in zip(found, expected, strict=True))
-    stream = training_batches(recorded.dataset, recorded.settings)
+    stream = training_batches(captured.dataset, captured.settings)
     shapes = [(*batch.src.shape, batch.tgt_in.shape[1]) for batch, _ in islice(stream, 12)]
-    assert set(recorded.recorder.graphs) == {s for s in shapes if shapes.count(s) > 1}
-    assert len(recorded.recorder.graphs) > 1
+    assert set(captured.step_graphs.graphs) == {s for s in shapes if shapes.count(s) > 1}
+    assert len(captured.step_graphs.graphs) > 1
 
 
 Train = Callable[..., Path]
@@ -68,10 +68,10 @@ def train(tmp_path: Path, monkeypatch) -> Train:
     """Trains a config as if it were on a GPU, through the public door. Returns the run."""
 
     def train(name: str, capture: Capture | None, config=None, why: str = "", **more) -> Path:
-        def recorder(*given):
-            return Recorder(CPU, capture, given[-1], why)
+        def made(*given):
+            return StepGraphs(CPU, capture, given[-1], why)
 
-        monkeypatch.setattr(session, "open_recorder", recorder)
+        monkeypatch.setattr(session, "open_graphs", made)
         toytrans.train(config or TEXTBOOK, tmp_path / name, changes=SHORT, **more)
         return tmp_path / name
 
@@ -90,15 +90,15 @@ def stop_after(step: int) -> Callable[[dict], bool]:
 
 
 def test_textbook_is_the_same_at_its_own_rates(train: Train):
-    eager, recorded = train("eager", None), train("recorded", run_again)
-    assert tensors_of(eager) == tensors_of(recorded)
+    eager, captured = train("eager", None), train("captured", run_again)
+    assert tensors_of(eager) == tensors_of(captured)
     settings = toytrans.load(eager).config.train
     rates = torch.tensor([learning_rate(n, settings) for n in range(1, 31)], dtype=torch.float64)
     assert (rates != rates.float()).sum() > 20, "an fp32 number is not the rate itself"
 
 
 def test_a_run_that_was_cut_and_resumed_ends_the_same(train: Train):
-    """What was recorded before the cut is taken by eager steps at first after it."""
+    """What was captured before the cut is taken by eager steps at first after it."""
     replays = list[int]()
 
     def capture(work):
@@ -114,7 +114,7 @@ def test_a_run_that_was_cut_and_resumed_ends_the_same(train: Train):
     before_the_cut = len(replays) - in_one_piece
     cut = train("cut", capture, resume=True)
     assert before_the_cut > 0
-    assert len(replays) - in_one_piece < in_one_piece, "recorded shapes were met anew"
+    assert len(replays) - in_one_piece < in_one_piece, "captured shapes were met anew"
     assert tensors_of(whole) == tensors_of(cut)
 
 
@@ -133,7 +133,7 @@ def failing_from(call: int, error: Exception) -> Capture:
 
 
 @pytest.mark.parametrize("chained", [False, True])
-def test_out_of_memory_while_recording_ends_recording_and_not_the_run(
+def test_out_of_memory_while_capturing_ends_capturing_and_not_the_run(
     train: Train, caplog, chained
 ):
     """Weights and records are those of an eager training, and one sentence says what happened."""
@@ -145,7 +145,7 @@ def test_out_of_memory_while_recording_ends_recording_and_not_the_run(
     with caplog.at_level(logging.INFO, logger="toytrans"):
         found = train("found", failing_from(3, error))
     assert tensors_of(found) == tensors_of(eager)
-    assert caplog.text.count("all recorded steps are dropped") == 1
+    assert caplog.text.count("all CUDA graphs are dropped") == 1
 
 
 def test_an_eager_step_that_graphs_leave_no_memory_for_is_taken_again(train: Train, monkeypatch):
@@ -153,12 +153,12 @@ def test_an_eager_step_that_graphs_leave_no_memory_for_is_taken_again(train: Tra
     update, calls = Trainer.update, list[int]()
 
     def scarce(self, parts, tokens, lr):
-        recorder = self.recorder
-        if recorder.graphs and len(recorder.met) > len(recorder.graphs) + 1 and not calls:
+        ours = self.step_graphs
+        if ours.graphs and len(ours.met) > len(ours.graphs) + 1 and not calls:
             calls.append(1)
             torch.rand(3)  # dropout has drawn already
             raise torch.OutOfMemoryError("CUDA out of memory")
-        assert not (calls and recorder.graphs), "their memory is given back"
+        assert not (calls and ours.graphs), "their memory is given back"
         return update(self, parts, tokens, lr)
 
     monkeypatch.setattr(Trainer, "update", scarce)
@@ -186,20 +186,20 @@ def test_other_errors_of_a_capture_are_raised(train: Train):
     ],
     ids=str,
 )
-def test_what_is_recorded_on_a_gpu_and_why_not(monkeypatch, sections, processes, why):
-    monkeypatch.setattr(graphs, "Recorder", lambda device, capture, report, why: (capture, why))
+def test_what_is_captured_on_a_gpu_and_why_not(monkeypatch, sections, processes, why):
+    monkeypatch.setattr(graphs, "StepGraphs", lambda device, capture, report, why: (capture, why))
     monkeypatch.setattr(graphs, "cuda_capture", lambda device: "a capture")
     config = config_of(**sections)
     given = config, torch.device("cuda:0"), config.train.precision, processes, print
-    assert open_recorder(*given) == (None if why else "a capture", why)
+    assert open_graphs(*given) == (None if why else "a capture", why)
     monkeypatch.setenv(EAGER, "1")
-    assert open_recorder(*given)[0] is None
-    assert open_recorder(config, CPU, "fp32", 1, print) is None
+    assert open_graphs(*given)[0] is None
+    assert open_graphs(config, CPU, "fp32", 1, print) is None
 
 
-def test_the_first_line_of_a_training_says_whether_steps_are_recorded(train: Train, caplog):
+def test_the_first_line_of_a_training_says_whether_steps_are_captured(train: Train, caplog):
     with caplog.at_level(logging.INFO, logger="toytrans"):
-        train("recorded", run_again)
+        train("captured", run_again)
         train("eager", None, why="train.accumulate")
-    assert "recorded: cpu, fp32, recorded steps" in caplog.text
+    assert "captured: cpu, fp32, CUDA graphs" in caplog.text
     assert "eager: cpu, fp32, eager steps (train.accumulate)" in caplog.text

@@ -1,13 +1,13 @@
-"""The whole step of a small model as a CUDA graph: recorded once for each shape of a batch.
+"""The whole step of a small model as a CUDA graph, captured once for each shape of a batch.
 
     batch -> fixed tensors of its shape -> forward, loss, backward, clip, AdamW -> loss and norm
 
 A small step keeps a GPU waiting for hundreds of launches, and a graph has one. The first batch of a
-shape takes an eager step, which also warms up what a graph needs; the second one is recorded, and
+shape takes an eager step, which also warms up what a graph needs; the second one is captured, and
 from then on batches of that shape are copied into the memory that the graph reads, and replayed.
-Eager and recorded steps have the same bits, because both read the learning rate and the number of
+Eager and captured steps have the same bits, because both read the learning rate and the number of
 tokens from the same scalars on the device, and because a replay moves dropout's generator on as an
-eager step does. So a checkpoint holds nothing of graphs, and a resumed run may record other shapes.
+eager step does. So a checkpoint holds nothing of graphs.
 """
 
 import gc
@@ -23,26 +23,26 @@ from toytrans.errors import ran_out_of_memory
 from toytrans.training.devices import Precision, generators
 
 EAGER = "TOYTRANS_EAGER"
-"""The environment variable that switches recording off, for whoever looks for an error."""
+"""The environment variable that switches graphs off, for whoever looks for an error."""
 
 WIDEST = 256
-"""The largest d_model whose steps are recorded. Wider models keep a GPU busy anyway, and graphs
+"""The largest d_model whose steps are captured. Wider models keep a GPU busy anyway, and graphs
 would take the memory that they need."""
 
 Work = Callable[[], object]
 
 Capture = Callable[[Work], Work]
-"""Records some work without doing it, and returns what does it."""
+"""Captures some work without doing it, and returns what replays it."""
 
 Step = Callable[[list[Batch], int | Tensor, float | Tensor], tuple[Tensor, Tensor]]
 """A step of training: (parts of the batch, divisor of the loss, learning rate) -> summed loss, norm
 of the gradient. It reads nothing back from the device."""
 
 
-class Recorder:
-    """Takes the steps of a training, and records those whose shape comes again.
+class StepGraphs:
+    """Takes the steps of a training, and captures those whose shape comes again.
 
-    why_eager: why no step is recorded, in a few words; empty if steps are.
+    why_eager: why no step is captured, in a few words; empty if steps are.
     """
 
     def __init__(
@@ -52,7 +52,7 @@ class Recorder:
         report: Callable[[str], object],
         why_eager: str = "",
     ) -> None:
-        """capture: None records nothing. report: gets a sentence for the user."""
+        """capture: None captures nothing. report: gets a sentence for the user."""
         self.device, self.capture, self.report = device, capture, report
         self.why_eager = why_eager
         self.met = set[Shape]()
@@ -80,13 +80,13 @@ class Recorder:
             if shape not in self.met:
                 self.met.add(shape)
                 return step(parts, self.divisor, self.lr)
-            self.graphs[shape] = self._record(step, batch)
+            self.graphs[shape] = self._capture(step, batch)
             return self._replay(shape, batch)
         except Exception as error:
             # what ends a failed capture may raise an error of its own
             if not any(map(ran_out_of_memory, filter(None, (error, error.__context__)))):
                 raise
-        self._record_no_more()
+        self._give_up()
         self.generator.set_state(before)
         return step(parts, self.divisor, self.lr)
 
@@ -98,7 +98,7 @@ class Recorder:
         replay()
         return self.loss, self.norm
 
-    def _record(self, step: Step, batch: Batch) -> tuple[Batch, Work]:
+    def _capture(self, step: Step, batch: Batch) -> tuple[Batch, Work]:
         """The batch that a graph reads, and what replays it."""
         ids = {name: ids.to(self.device, copy=True) for name, ids in batch.named().items()}
         fixed = Batch(**ids)
@@ -111,32 +111,32 @@ class Recorder:
         assert self.capture is not None
         return fixed, self.capture(work)
 
-    def _record_no_more(self) -> None:
-        """Give back the memory of all graphs."""
+    def _give_up(self) -> None:
+        """Give back the memory of all graphs, and capture no more."""
         self.capture = None
         self.graphs.clear()
         if self.device.type == "cuda":
             torch.cuda.empty_cache()
         self.report(
-            "out of memory while a step was recorded: all recorded steps are dropped, and this "
-            "step and later ones are eager, which gives the same numbers"
+            "out of memory while a CUDA graph was captured: all graphs are dropped, and this step "
+            "and later ones are eager, which gives the same numbers"
         )
 
 
-def recorder_on_cuda(
+def graphs_on_cuda(
     settings: Settings,
     device: torch.device,
     precision: Precision,
     processes: int,
     report: Callable[[str], object],
-) -> Recorder:
-    """What takes the steps of a run on a CUDA device, and records them where that is of use."""
+) -> StepGraphs:
+    """What takes the steps of a run on a CUDA device, and captures them where that is of use."""
     why = why_eager(settings, precision, processes)
-    return Recorder(device, None if why else cuda_capture(device), report, why)
+    return StepGraphs(device, None if why else cuda_capture(device), report, why)
 
 
 def why_eager(settings: Settings, precision: Precision, processes: int) -> str:
-    """Why the steps of a run are not recorded, in a few words; empty if they are."""
+    """Why the steps of a run are not captured, in a few words; empty if they are."""
     reasons = {
         f"{EAGER} is set": bool(os.environ.get(EAGER)),
         f"d_model above {WIDEST}": settings.model.d_model > WIDEST,
@@ -150,7 +150,7 @@ def why_eager(settings: Settings, precision: Precision, processes: int) -> str:
 
 
 def cuda_capture(device: torch.device) -> Capture:
-    """What records CUDA graphs, which share one pool of memory.
+    """What captures CUDA graphs, which share one pool of memory.
 
     A graph writes all that it reads there, so it may use what the one before it has freed.
     """

@@ -39,7 +39,7 @@ from toytrans.training.trainer import Trainer
 from toytrans.training.writer import RunWriter, new_run
 
 if TYPE_CHECKING:
-    from toytrans.training.graphs import Recorder
+    from toytrans.training.graphs import StepGraphs
     from toytrans.training.resume import ResumedRun
 
 
@@ -87,12 +87,12 @@ def open_session(
             check_dataset(settings, dataset)
         asked = saved.precision if saved else settings.train.precision
         precision = choose_precision(asked, chosen, settings.model.d_model)
-        recorder = open_recorder(settings, chosen, precision, processes, report)
+        step_graphs = open_graphs(settings, chosen, precision, processes, report)
         model = new_model(settings, dataset, precision, chosen)
         signals = stack.enter_context(collect_signals(waits or processes > 1))
         if writer is None and rank == 0:
             writer = stack.enter_context(new_run(name, out))
-        trainer = Trainer(settings, dataset, model, precision, writer, signals, recorder)
+        trainer = Trainer(settings, dataset, model, precision, writer, signals, step_graphs)
         if path is not None:
             trainer.resume(path)
         environment = environment_of(chosen, precision, processes)
@@ -123,19 +123,19 @@ def new_model(
     return model.to(device)
 
 
-def open_recorder(
+def open_graphs(
     settings: Settings,
     device: torch.device,
     precision: Precision,
     processes: int,
     report: Callable[[str], object],
-) -> "Recorder | None":
-    """What takes the steps of a run on a CUDA device; None on others, where no step is recorded."""
+) -> "StepGraphs | None":
+    """What takes the steps of a run on a CUDA device; None on others, where all are eager."""
     if device.type != "cuda":
         return None
-    make = import_named("toytrans.training.graphs:recorder_on_cuda")
-    recorder: Recorder = make(settings, device, precision, processes, report)
-    return recorder
+    make = import_named("toytrans.training.graphs:graphs_on_cuda")
+    graphs: StepGraphs = make(settings, device, precision, processes, report)
+    return graphs
 
 
 def _opening(trainer: Trainer, writer: RunWriter) -> list[str]:
@@ -146,9 +146,9 @@ def _opening(trainer: Trainer, writer: RunWriter) -> list[str]:
     first = f"{writer.path}: {trainer.device}, {trainer.precision}"
     if processes > 1:
         first += f", {processes} processes"
-    if trainer.recorder is not None:
-        why = trainer.recorder.why_eager
-        first += f", eager steps ({why})" if why else ", recorded steps"
+    if trainer.step_graphs is not None:
+        why = trainer.step_graphs.why_eager
+        first += f", eager steps ({why})" if why else ", CUDA graphs"
     if trainer.device.type == "cpu" and threads > 1:
         first += f", {threads} threads"
     given = model.positions.summary if isinstance(model, Transformer) else ""

@@ -46,7 +46,7 @@ from toytrans.training.optimization import AdamW, objective_of
 from toytrans.training.writer import RunWriter
 
 if TYPE_CHECKING:
-    from toytrans.training.graphs import Recorder
+    from toytrans.training.graphs import StepGraphs
 
 SECONDS_BETWEEN_SAVES = 60.0
 """A checkpoint is written after every evaluation, and at least this often."""
@@ -58,7 +58,7 @@ class Trainer:
     writer: keeps records and checkpoints. None keeps nothing, as in every process but the first.
     signals: the numbers of those that were received. The first one lets the running step end, and
         saves.
-    recorder: takes the steps on a GPU, and records them where it can.
+    step_graphs: takes the steps on a GPU, as CUDA graphs where it can.
     progress: what was trained so far.
     stop_reason: why training has ended; None while it goes on.
     not_finite: the name of the number that shows that training has diverged; else empty.
@@ -73,7 +73,7 @@ class Trainer:
         precision: Precision,
         writer: RunWriter | None = None,
         signals: list[int] | None = None,
-        recorder: "Recorder | None" = None,
+        step_graphs: "StepGraphs | None" = None,
     ) -> None:
         self.settings = settings
         self.dataset = dataset
@@ -81,7 +81,7 @@ class Trainer:
         self.precision = precision
         self.writer = writer
         self.signals = [] if signals is None else signals
-        self.recorder = recorder
+        self.step_graphs = step_graphs
         self.device = next(model.parameters()).device
         self.optimizer = AdamW(model, settings.train.weight_decay)
         self.objective = objective_of(settings.fault)
@@ -168,10 +168,10 @@ class Trainer:
         parts = [self.objective.prepare(each.batch) for each in dealt]
         divisor = sum(self.objective.divisor(part) for part in parts)
         lr = learning_rate(progress.step + 1, self.settings.train)
-        if self.recorder is None:
+        if self.step_graphs is None:
             loss, self._grad_norm = self.update(parts, divisor, lr)
         else:
-            loss, self._grad_norm = self.recorder.take(self.update, parts, divisor, lr)
+            loss, self._grad_norm = self.step_graphs.take(self.update, parts, divisor, lr)
         self._loss_sum = self._loss_sum + loss
         progress.step += 1
         progress.pairs_used = dealt[-1].pairs_used
@@ -185,7 +185,7 @@ class Trainer:
         self, parts: list[Batch], divisor: int | Tensor, lr: float | Tensor
     ) -> tuple[Tensor, Tensor]:
         """Forward, loss, backward, clip, AdamW. The host reads nothing back from the device, so
-        that `graphs` can record it.
+        that a CUDA graph can hold it.
 
         divisor: of the summed loss, the real target tokens of all parts over all processes. lr: the
         learning rate. Both may be scalars on the device.
