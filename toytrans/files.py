@@ -22,7 +22,7 @@ from toytrans.errors import UserError
 if TYPE_CHECKING:
     from pydantic import BaseModel
 
-Shape = TypeVar("Shape", bound="BaseModel")
+Document = TypeVar("Document", bound="BaseModel")
 
 FORMULA = ("=", "+", "-", "@", "\t", "\r", "\n")
 """How text begins that a spreadsheet takes for a formula."""
@@ -74,8 +74,8 @@ def read_named(path: Path | str, most_bytes: int, *, kind: str = "file") -> byte
 
 
 def read_json(
-    path: Path, shape: type[Shape], otherwise: str, *, most_bytes: int = 2**24
-) -> Shape | None:
+    path: Path, kind: type[Document], otherwise: str, *, most_bytes: int = 2**24
+) -> Document | None:
     """The JSON document in a file; None if there is no such file.
 
     otherwise: what a file of another shape is, and the remedy: "not a board; move it away".
@@ -84,7 +84,7 @@ def read_json(
     from pydantic import ValidationError  # a help page does not wait for it
 
     try:
-        return shape.model_validate_json(read_whole(path, most_bytes))
+        return kind.model_validate_json(read_whole(path, most_bytes))
     except FileNotFoundError:
         return None
     except OSError as error:
@@ -235,7 +235,8 @@ def append_line(path: Path, raw: bytes) -> None:
 
 
 def open_to_append(path: Path) -> BinaryIO:
-    """Open a file to read it and to add to it; it is made if it is not there. Errors as above."""
+    """Open a file to read it and to add to it; it is made if it is not there. Raises OSError, and
+    UserError if the path is a link, a pipe or a device."""
     check_free(path, replace=True)
     return path.open("a+b")
 

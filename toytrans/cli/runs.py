@@ -91,8 +91,10 @@ def runs(
     listed = list_runs(folder, Progress())
     if as_json:
         described = [
-            {"run": str(path)} | asdict(state) | {"age_s": round(age), "bytes": size}
-            for path, state, age, size in listed
+            {"run": str(run.path)}
+            | asdict(run.state)
+            | {"age_s": round(run.age_s), "bytes": run.size}
+            for run in listed
         ]
         print(json_text({"folder": str(folder), "runs": described}))
         return
@@ -100,13 +102,14 @@ def runs(
         note(f"{folder}: no runs here")
         return
     rows = []
-    for path, state, age, size in listed:
-        problem = state.problem.removeprefix(f"{path}: ").removeprefix(f"{path}/")
+    for run in listed:
+        state = run.state
+        problem = state.problem.removeprefix(f"{run.path}: ").removeprefix(f"{run.path}/")
         more = f"; {fault_remark(state.fault)}" if state.fault else f": {problem}" * bool(problem)
         best = "-" if state.exact_match is None else share(state.exact_match)
-        unit = next((unit for unit, length in UNITS.items() if age >= length), "s")
-        since = f"{int(age / UNITS[unit])} {unit}"
-        rows.append((str(path), f"{state}{more}", best, since, f"{size / 1e6:,.1f} MB"))
+        unit = next((unit for unit, length in UNITS.items() if run.age_s >= length), "s")
+        since = f"{int(run.age_s / UNITS[unit])} {unit}"
+        rows.append((str(run.path), f"{state}{more}", best, since, f"{run.size / 1e6:,.1f} MB"))
     caption = "exact match: the best on validation pairs, free-running"
     numbers = ("exact match", "age", "size")
     print_table(("run", "state"), numbers, rows, box=None, caption=caption)

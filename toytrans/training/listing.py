@@ -5,6 +5,7 @@ import contextlib
 import os
 import time
 from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 
 from toytrans.config.faults import is_hidden
@@ -32,12 +33,22 @@ def newest_run() -> Path:
     )
 
 
-def list_runs(
-    folder: Path, follow: Callable[[str], None] = lambda _: None
-) -> list[tuple[Path, RunState, float, int]]:
+@dataclass(frozen=True)
+class ListedRun:
+    """A run as a list shows it.
+
+    age_s: seconds since it was last written to. size: bytes of its files.
+    """
+
+    path: Path
+    state: RunState
+    age_s: float
+    size: int
+
+
+def list_runs(folder: Path, follow: Callable[[str], None] = lambda _: None) -> list[ListedRun]:
     """The runs in a folder and in the folders below it, the newest first.
 
-    Of each: its path, its state, seconds since it was last written to, and bytes of its files.
     follow: called with the path of each folder that is looked at.
     """
     runs = []
@@ -53,5 +64,5 @@ def list_runs(
                         sizes.append(about.st_size)
                         times.append(about.st_mtime)
             age = max(0.0, time.time() - max(times))
-            runs.append((Path(root), state_of(Path(root)), age, sum(sizes)))
-    return sorted(runs, key=lambda run: run[2])
+            runs.append(ListedRun(Path(root), state_of(Path(root)), age, sum(sizes)))
+    return sorted(runs, key=lambda run: run.age_s)
