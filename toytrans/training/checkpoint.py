@@ -13,6 +13,7 @@ import contextlib
 import hashlib
 import io
 import json
+import math
 import os
 import re
 from collections.abc import Iterator
@@ -95,6 +96,14 @@ class Progress(Saved):
     best_loss: float | None = None
     evaluations_since_best: Count = 0
     window: Window = Field(default_factory=new_window)
+
+    def note_evaluation(self, exact_match: float, loss: float) -> None:
+        """Note whether this step is the best so far: by exact match, then by loss."""
+        self.evaluations_since_best += 1
+        best_loss = math.inf if self.best_loss is None else self.best_loss
+        if (exact_match, -loss) > (self.best_exact_match, -best_loss):
+            self.best_step, self.evaluations_since_best = self.step, 0
+            self.best_exact_match, self.best_loss = exact_match, loss
 
     def stop_reason(self, train: TrainConfig) -> StopReason | None:
         """The limit or the goal that the training has reached, if there is one."""

@@ -263,13 +263,9 @@ class Trainer:
         progress.elapsed_s += self._lap()
         pairs = all_pairs(self.dataset, "valid")
         measured = evaluate(self.model, pairs, self.dataset.facts).summary()
-        match, loss = measured["exact_match"], measured["loss"]
-        progress.evaluations_since_best += 1
-        best_loss = math.inf if progress.best_loss is None else progress.best_loss
-        if math.isfinite(loss) and (match, -loss) > (progress.best_exact_match, -best_loss):
-            progress.best_step, progress.evaluations_since_best = progress.step, 0
-            progress.best_exact_match, progress.best_loss = match, loss
-        if not math.isfinite(loss):
+        if math.isfinite(measured["loss"]):
+            progress.note_evaluation(measured["exact_match"], measured["loss"])
+        else:
             self.not_finite = "validation loss"
         progress.evaluation_s += self._lap()
         return {f"valid_{key}": measured[key] for key in ("exact_match", "token_accuracy", "loss")}
@@ -306,6 +302,16 @@ class Trainer:
             self.writer.save(*self.state(), self.settings.train.keep_checkpoints)
         self.saved_step, self._saved_at = self.progress.step, self.progress.elapsed_s
 
+    def take_best(self) -> int:
+        """At the end of the training, give the model the weights of the best checkpoint; if that is
+        gone, it keeps the last ones. Returns their step. Raises UserError if it cannot be read."""
+        assert self.writer is not None, "the first process keeps the checkpoints"
+        last, best = self.progress.step, self.progress.best_step
+        if best is None or best == last or best not in saved_steps(self.writer.path):
+            return last
+        load_weights(self.model, self.writer.path, best)
+        return best
+
     def state(self) -> tuple[Progress, Tensors]:
         """All that a checkpoint holds: progress; weights, moments and step counts of AdamW, and the
         states of what dropout draws from, by their names in a checkpoint."""
@@ -323,16 +329,6 @@ class Trainer:
         if found is not None:
             with checkpoint_errors(run, found[0].step):
                 self._restore(*found)
-
-    def take_best(self) -> int:
-        """At the end of the training, give the model the weights of the best checkpoint; if that is
-        gone, it keeps the last ones. Returns their step. Raises UserError if it cannot be read."""
-        assert self.writer is not None, "the first process keeps the checkpoints"
-        last, best = self.progress.step, self.progress.best_step
-        if best is None or best == last or best not in saved_steps(self.writer.path):
-            return last
-        load_weights(self.model, self.writer.path, best)
-        return best
 
     def _restore(self, progress: Progress, tensors: Tensors) -> None:
         random = {name: tensors.pop(name) for name in [*tensors] if name.startswith("random/")}
