@@ -144,8 +144,8 @@ def new_run(stem: str, out: Path | None) -> Iterator[RunWriter]:
     """Make the folder of a new run and hold its lock. Yields its writer.
 
     stem: the name of the config. out: the folder that the user named; None = runs/stem, or
-    runs/stem-2 and so on, whichever is free. It goes again if the block ends with an error before
-    it has described the run.
+    runs/stem-2 and so on, whichever is free. It goes again if the block ends before it has
+    described the run.
     Raises UserError if the folder holds anything already.
     """
     while True:
@@ -166,11 +166,9 @@ def new_run(stem: str, out: Path | None) -> Iterator[RunWriter]:
             check_folder_is_free(path)  # another training may have ended here just now
             try:
                 yield writer
-            except BaseException:
+            finally:
                 writer.remove_undescribed()
-                raise
-    except BaseException:
+    finally:
         if is_new:
             with contextlib.suppress(OSError):  # it holds something
                 path.rmdir()
-        raise
