@@ -322,6 +322,47 @@ def trained(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, str]:
     return folder, (folder / "output.txt").read_text()
 
 
+CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser")
+
+
+@pytest.fixture(scope="session")
+def browser() -> Iterator[Any]:
+    """A Chromium. Where there is none, tests of pages are skipped, but not on CI."""
+    if CHROMIUM is None and "CI" in os.environ:
+        pytest.fail("no Chromium: `apt-get install chromium`")
+    if CHROMIUM is None:
+        pytest.skip("no Chromium is installed")
+    from playwright.sync_api import sync_playwright
+
+    with sync_playwright() as playwright:
+        chromium = playwright.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
+        yield chromium
+        chromium.close()
+
+
+@pytest.fixture
+def opened(browser: Any) -> Iterator[Callable[..., Any]]:
+    """Opens a page; every request, dialog and complaint of the browser is a failure."""
+    page = browser.new_page()
+    heard: list[str] = []
+    asked, meant = list[str](), list[str]()
+    page.on("console", lambda message: heard.append(message.text))
+    page.on("pageerror", lambda error: heard.append(str(error)))
+    page.on("dialog", lambda dialog: heard.append(dialog.message))
+    page.on("request", lambda request: asked.append(request.url.partition("#")[0]))
+
+    def open_page(path: Path, state: str = "") -> Any:
+        meant.append(path.as_uri())
+        page.goto(path.as_uri() + state)
+        page.wait_for_selector("body[data-ready=yes]")
+        return page
+
+    yield open_page
+    assert heard == []
+    assert set(asked) == set(meant)
+    page.close()
+
+
 @pytest.fixture
 def command(capsys: pytest.CaptureFixture[str]) -> Command:
     """Runs a command: its exit code, standard output and standard error."""

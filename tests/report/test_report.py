@@ -5,7 +5,7 @@ import html
 import re
 import shutil
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -15,7 +15,6 @@ from toytrans import load
 from toytrans.sweeps.measure import measure_run, of_lengths
 from toytrans.training.writer import RunWriter
 
-CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser")
 EVIL = (
     *("</script><script>window.ran=1</script>", "<img/src=x:/onerror=window.ran=1>"),
     *("\"'];window.ran=1;//", "]]><svg/onload=window.ran=1>", "${window.ran=1}", "\u202etxt.exe"),
@@ -60,38 +59,6 @@ def evil(browser: object, tmp_path_factory: pytest.TempPathFactory) -> Path:
 def words_of(page: Path) -> str:
     """The text of a page, without tags, with one blank for several."""
     return " ".join(re.sub(r"<[^>]+>", " ", page.read_text()).split())
-
-
-@pytest.fixture(scope="module")
-def browser() -> Iterator[object]:
-    if CHROMIUM is None:
-        pytest.skip("no Chromium is installed")
-    from playwright.sync_api import sync_playwright
-
-    with sync_playwright() as playwright:
-        chromium = playwright.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
-        yield chromium
-        chromium.close()
-
-
-@pytest.fixture
-def opened(browser) -> Iterator[Callable[[Path], object]]:
-    """Opens a page; every request, dialog and complaint of the browser is a failure."""
-    page = browser.new_page()
-    heard: list[str] = []
-    page.on("console", lambda message: heard.append(message.text))
-    page.on("pageerror", lambda error: heard.append(str(error)))
-    page.on("dialog", lambda dialog: heard.append(dialog.message))
-    page.on("request", lambda request: heard.append(request.url))
-
-    def open_page(path: Path) -> object:
-        page.goto(path.as_uri())
-        page.wait_for_selector("body[data-ready=yes]")
-        return page
-
-    yield open_page
-    assert heard == [page.url]
-    page.close()
 
 
 def test_a_mask_says_why_a_cell_is_closed(opened, folder: Path) -> None:

@@ -27,6 +27,7 @@ from toytrans.evaluation import evaluate, translate
 from toytrans.files import read_whole
 from toytrans.model.build import build_model
 from toytrans.model.seq2seq import Seq2Seq, count_parameters
+from toytrans.named import import_named
 from toytrans.references import trust
 from toytrans.scores import Scores
 from toytrans.tokens import Vocabulary
@@ -278,6 +279,11 @@ class Run:
         about = f"{self.config.data.task or 'files'}, {count_parameters(self.model):,} parameters"
         remark = fault_remark(self.config.fault)
         return f"Run({self.path}: {about}, step {self.step}{remark and f', {remark}'})"
+
+    def live(self) -> Any:
+        """The page in which the model of this run runs, as `toytrans live` writes it: a notebook
+        shows it in a cell. Raises UserError for a model that cannot run in a page."""
+        return import_named("toytrans.live.page:LivePage")(self)
 
     def translate(self, sequences: Sequences, beam: int = 1) -> Sequences:
         """The translation of one sequence such as "5 7 9", or those of several.
