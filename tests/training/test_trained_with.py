@@ -66,8 +66,11 @@ def test_code_that_has_changed_since_is_named(command: Command):
 def test_a_best_checkpoint_that_is_gone_is_named(command: Command):
     """The run has its best step first, because its rate is too small to learn anything."""
     slow = ("--set", "train.lr=1e-30", "--set", "train.warmup_steps=0")
-    assert command("train", "c.yaml", "--out", "r", *slow).code == 0
+    trained = command("train", "c.yaml", "--out", "r", *slow)
+    assert trained.code == 0 and "measured: step 2 (best" in " ".join(trained.out.split())
     Path("r/checkpoints/step-2.safetensors").unlink()
+    again = command("train", "c.yaml", "--out", "r", *slow, "--resume")
+    assert again.code == 0 and "measured: step 6 " in " ".join(again.out.split())
     said = "r: the best checkpoint, step 2, is gone; the last one, step 6, is taken\n"
     assert command(*EVAL).err == said and command("translate", "r", "1 2").err == said
 

@@ -14,7 +14,7 @@ from toytrans.config.schema import TrainConfig
 from toytrans.data.batches import training_batches
 from toytrans.model.transformer import Transformer
 from toytrans.training import trainer as trainer_module
-from toytrans.training.checkpoint import saved_steps
+from toytrans.training.checkpoint import load_checkpoint, saved_steps
 from toytrans.training.optimization import summed_loss
 from toytrans.training.resume import first_difference
 from toytrans.training.run import Run
@@ -53,6 +53,18 @@ def test_steps_are_clipped_adamw_steps_at_the_scheduled_rate(tmp_path):
     list(trainer.train())
     for ours, theirs in zip(trainer.model.parameters(), twin.parameters(), strict=True):
         assert torch.allclose(ours, theirs, atol=1e-5)
+
+
+def test_what_is_measured_at_the_end_has_the_weights_of_the_best_checkpoint(tmp_path):
+    """At such a rate the first evaluation is the best one."""
+    train = {"max_steps": 8, "eval_every": 2, "lr": 1.0, "warmup_steps": 0, "schedule": "constant"}
+    trainer = trainer_of(tmp_path / "run", data=DATA, train=train)
+    list(trainer.train())
+    best = trainer.take_best()
+    assert best == trainer.progress.best_step < trainer.progress.step
+    _, saved = load_checkpoint(tmp_path / "run", best)
+    for name, parameter in trainer.model.named_parameters():
+        assert torch.equal(parameter, saved[f"weights/{name}"]), name
 
 
 def test_records_hold_what_the_design_says(tmp_path):
