@@ -461,6 +461,14 @@ def test_a_hidden_fault_is_at_work_and_named_nowhere(fault, tmp_path):
     assert fault_remark(hidden) == "an exercise"
 
 
+def test_a_fault_without_effect_is_refused_where_it_was_written(command, tmp_path):
+    text = PLAIN.replace("n_heads: 4", "n_heads: 1")
+    path = write(tmp_path, f"{text}fault: wrong_scale\n")
+    refused = command("train", str(path), "--out", str(tmp_path / "r"))
+    assert refused.code == 2
+    assert "run.yaml:11: fault: wrong_scale is no fault with one head" in refused.err
+
+
 def test_what_is_no_hidden_fault_is_no_fault(tmp_path):
     hidden = hide("no_norm")
     for text in (hidden[:-1], f"{hidden}a", "hidden-", "hidden-é", hidden.upper()):

@@ -31,12 +31,22 @@ from toytrans.references import absolute, is_reference
 
 LONGEST = 2**16
 Length = Annotated[int, Field(ge=0, le=LONGEST)]
-Range = Annotated[tuple[Length, Length], Strict(False)]
 Seed = Annotated[int, Field(ge=0, lt=2**31)]
 Positive = Annotated[int, Field(ge=1, le=10**9)]
 Examples = Annotated[int, Field(ge=1, le=10**7)]
 Size = Annotated[int, Field(ge=1, le=2**20)]
 Layers = Annotated[int, Field(ge=1, le=1000)]
+
+
+def _in_order(span: tuple[int, int]) -> tuple[int, int]:
+    low, high = span
+    if low > high:
+        raise ValueError(f"[{low}, {high}] starts above its end; swap the two")
+    return span
+
+
+Range = Annotated[tuple[Length, Length], Strict(False), AfterValidator(_in_order)]
+"""The shortest and the longest length."""
 
 
 def _shown_as(kind: str) -> Any:
@@ -146,11 +156,6 @@ class DataConfig(Section):
         for name in ("symbols", "train_length", "valid_length", "test_length"):
             if self.task is None and getattr(self, name) is not None:
                 raise BadKey(f"data.{name}", "belongs to data.task, not to data.files")
-        for split, (low, high) in self.lengths.items():
-            if low > high:
-                raise BadKey(
-                    f"data.{split}_length", f"[{low}, {high}] starts above its end; swap the two"
-                )
         return self
 
     @property
