@@ -234,9 +234,10 @@ def _as_task(own: OwnTask) -> Task:
         return pad_rows(list(map(own.target_of, _rows(src, length))))
 
     def count(symbols: int, length: int) -> int:
-        """How many sources of a length there are, as far as LONG_ENOUGH.
+        """How many sources of a length there are, or enough.
 
-        With a sampler this is a bound. It is below FEWEST_SOURCES if one of FEW draws comes twice.
+        With a sampler it is the most that there may be. That is taken to be below FEWEST_SOURCES
+        where one of FEW draws comes twice.
         """
         if length < own.shortest:
             return 0

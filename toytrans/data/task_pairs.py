@@ -32,7 +32,8 @@ FEWEST_SOURCES = 10_000
 """Lengths with fewer possible sources than this are shared by all splits."""
 
 LONG_ENOUGH = 14
-"""Sources are counted as if none were longer: 2^14 is more than FEWEST_SOURCES."""
+"""There are enough sources of so many symbols, since 2^14 is more than FEWEST_SOURCES. How many
+there are of longer ones might have thousands of digits, and is not computed."""
 
 MOST_TRIES = 600
 """Sources that are drawn for one pair before the task is refused: one in 16 should do."""
@@ -88,7 +89,8 @@ def _looked_up(numbers: Tensor, shares: Tensor) -> Tensor:
 
 
 def power(symbols: int, length: int) -> int:
-    """symbols^length, where a length above LONG_ENOUGH counts as LONG_ENOUGH."""
+    """How many sources of a length there are, if any symbols may follow each other; of lengths
+    above LONG_ENOUGH, enough."""
     return int(symbols ** min(length, LONG_ENOUGH))
 
 
@@ -109,8 +111,8 @@ class Task:
     vocabulary(symbols, seed) -> the names of symbols.
     draw_shape(keys, span) -> what fixes a source's length, (N, k), k = 1 for the length alone.
     sources(keys, shape, symbols) -> Sequences.
-    count(symbols, length) -> how many sources of a length there are. Lengths above LONG_ENOUGH may
-        be counted as LONG_ENOUGH, since only whether FEWEST_SOURCES are reached is asked.
+    count(symbols, length) -> how many sources of a length there are. Where these are FEWEST_SOURCES
+        or more, any number from there on will do.
     growth, extra: a source of n symbols has at most growth n + extra target symbols.
     shortest: symbols of the shortest source.
     symbols: how many a config has that does not say it.

@@ -120,7 +120,7 @@ def expressions(keys: Tensor, shape: Tensor, base: int) -> Sequences:
 
 
 def count_expressions(base: int, length: int) -> int:
-    """How many sources of a length there are, as far as LONG_ENOUGH."""
+    """How many sources of a length there are; of lengths above LONG_ENOUGH, enough."""
     if length < 3:
         return 0
     length = min(length, LONG_ENOUGH)
@@ -227,8 +227,8 @@ def final_stacks(src: Tensor, length: Tensor, symbols: int, seed: int) -> Sequen
 
 
 def count_stacks(symbols: int, length: int) -> int:
-    """How many sources of a length there are, as far as LONG_ENOUGH: the sum of k^h (k + 1)^(n - h)
-    over heights h."""
+    """How many sources of a length n there are, or enough: for k symbols the sum of
+    k^h (k + 1)^(n - h) over heights h."""
     if length < 2:
         return power(symbols, length)
     return symbols * (symbols + 1) * (power(symbols + 1, length - 1) - power(symbols, length - 1))
