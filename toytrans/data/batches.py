@@ -70,6 +70,12 @@ class Batch:
 
         return Batch(pick(self.src), pick(self.tgt_in), pick(self.tgt_out))
 
+    def split(self, sizes: list[int]) -> list["Batch"]:
+        """Batches of so many rows each, in order, which are views of this one."""
+        split = [ids.split(sizes) for ids in (self.src, self.tgt_in, self.tgt_out)]
+        parts = zip(*split, strict=True)
+        return [Batch(src, tgt_in, tgt_out) for src, tgt_in, tgt_out in parts]
+
     def fit(self, shape: Shape) -> "Batch":
         """The batch in another shape: filled up with PAD, or without columns of PAD alone."""
         missing = shape.n_rows - len(self.src)
@@ -263,13 +269,15 @@ def training_batches(
     for pool in count(pairs_used // size):
         pairs = dataset.pairs("train", _stream(dataset, seed, pool * size, size))
         plans = plan_batches(pairs, batch_tokens, source_bos, longest=longest)
-        pool_rows = make_batch(pairs, source_bos)
+        # one copy of the whole pool, of which each batch is a slice, is quicker than one for each
+        ordered = pairs.take(torch.cat([plan.pair_indices for plan in plans]))
+        slices = make_batch(ordered, source_bos).split([len(plan.pair_indices) for plan in plans])
         used = pool * size
         for number in permutation(len(plans), seed, Use.POOL, pool).tolist():
             plan = plans[number]
             used += len(plan.pair_indices)
             if used > pairs_used:
-                yield DealtBatch(pool_rows.take(plan.pair_indices).fit(plan.shape), used)
+                yield DealtBatch(slices[number].fit(plan.shape), used)
 
 
 def _pool_size(dataset: Dataset, batch_tokens: int) -> int:
