@@ -100,11 +100,12 @@ class Positions(nn.Module):
 
         memory: (B, S, D), the encoder's output
         src: (B, S)
-        tgt_in: (B, W, T), the target tokens so far. W is 1 in a parallel pass; in decoding it is
-            the number of a source's beams
-        queries: the places of `tgt_in` that ask: all of them in a parallel pass, the last one in
-            decoding. So either W or their number is 1.
-        Returns an index (H or 1, B or 1, W Tq or 1, S).
+        tgt_in: (B, W, T), the target tokens so far in the W rows of each source: one row in a
+            parallel pass, the beams in a search
+        queries: the Tq places of `tgt_in` that ask: all T in a parallel pass, the newest one in a
+            search
+        Returns an index (H or 1, B or 1, W Tq or 1, S): the queries of a source are those of all
+            its rows, side by side. Either W or Tq is 1.
         """
         return None
 
