@@ -243,7 +243,7 @@ def test_the_arithmetic_of_a_cell(page: Any, folder: Path) -> None:
             assert np.allclose(cell["share"], share, atol=1e-9)
             page.evaluate(
                 """([part, layer, head, query, key]) => {
-                  choosePlace(part, query, key);
+                  choose(part, query, key);
                   look({ layer, head: head + 1, key });
                 }""",
                 [part, layer, head, query, key],

@@ -1,8 +1,8 @@
 // How many pairs the model gets right, counted a few at a time, so that a page stays quick.
 //
-// Right alone: the model reads what it has written itself, and the whole answer and its end must come
-// out (free-running). Answer given: each symbol is predicted from the true ones before it, all places
-// in one pass (teacher-forced). Both are what `toytrans eval` counts.
+// Right alone: the model reads what it has written itself, and the whole answer and its end must
+// come out (free-running). Answer given: each symbol is predicted from the true ones before it, all
+// places in one pass (teacher-forced). Both are what `toytrans eval` counts.
 
 // Whether each of the two is right. pair: { source, answer }, lists of symbols
 function judged(model, pair, pads, switches) {
@@ -18,10 +18,10 @@ function judged(model, pair, pads, switches) {
   return { alone: alone.join() === labels.join(), given: given.join() === labels.join() };
 }
 
-// Counts over pairs, told to `show` after each slice; `isWanted` may end it. Resolves with the counts.
-// A slice lasts 12 ms, so that the page answers in between.
+// Counts over pairs, told to `show` after each slice of 12 ms, so that the page answers in between.
+// Resolves with the counts, or with null once `isWanted` says no.
 async function countRight(model, pairs, pads, switches, show, isWanted) {
-  const counts = { done: 0, all: pairs.length, alone: 0, given: 0, seen: emptyGroup(), unseen: emptyGroup() };
+  const counts = { ...emptyGroup(), all: pairs.length, seen: emptyGroup(), unseen: emptyGroup() };
   while (counts.done < pairs.length) {
     const stop = performance.now() + 12;
     do {
@@ -43,6 +43,13 @@ async function countRight(model, pairs, pads, switches, show, isWanted) {
 
 function emptyGroup() {
   return { done: 0, alone: 0, given: 0 };
+}
+
+// How far two lists of numbers are apart in their first ones
+function largestDifference(a, b, count) {
+  let most = 0;
+  for (let n = 0; n < count; n++) most = Math.max(most, Math.abs(a[n] - b[n]));
+  return most;
 }
 
 // The 95% score interval of a share (Wilson 1927)

@@ -5,7 +5,9 @@ function element(tag, attributes = {}, ...children) {
   const made = document.createElement(tag);
   for (const [name, value] of Object.entries(attributes)) {
     if (name.startsWith("on")) made.addEventListener(name.slice(2), value);
-    else if (name === "style") for (const [key, to] of Object.entries(value)) made.style.setProperty(key, to);
+    else if (name === "style") {
+      for (const [property, to] of Object.entries(value)) made.style.setProperty(property, to);
+    }
     else if (value === true) made.setAttribute(name, "");
     else if (value !== false && value != null) made.setAttribute(name, value);
   }
@@ -26,7 +28,8 @@ function setText(node, text) {
 
 // Control characters of a symbol, shown as codes
 function printable(text) {
-  return text.replace(/[\p{C}\u2028\u2029]/gu, (letter) => `\\u{${letter.codePointAt(0).toString(16)}}`);
+  const codeOf = (letter) => `\\u{${letter.codePointAt(0).toString(16)}}`;
+  return text.replace(/[\p{C}\u2028\u2029]/gu, codeOf);
 }
 
 // Colours of weights: each head has its own, and a weight is a shade of it.
@@ -102,8 +105,12 @@ class Grid {
       const cell = target.closest("td[data-column]");
       return cell && [Number(cell.dataset.row), Number(cell.dataset.column)];
     };
-    host.addEventListener("click", (event) => place(event.target) && act(...place(event.target)));
-    host.addEventListener("pointerover", (event) => place(event.target) && look(...place(event.target)));
+    const at = (act) => (event) => {
+      const found = place(event.target);
+      if (found) act(...found);
+    };
+    host.addEventListener("click", at(act));
+    host.addEventListener("pointerover", at(look));
     host.addEventListener("pointerleave", () => look());
     roving(host, () => this.cells, (cell) => act(...place(cell)));
   }
@@ -113,8 +120,9 @@ class Grid {
     if (this.cells.length !== rows.length || (this.cells[0] || []).length !== columns.length) {
       this.build(rows.length, columns.length);
     }
-    const room = this.host.clientWidth / parseFloat(getComputedStyle(document.documentElement).fontSize);
-    const size = Math.max(0.8, Math.min(2, (room - 3.4) / columns.length - 0.12));
+    const rem = parseFloat(getComputedStyle(document.documentElement).fontSize);
+    const room = this.host.clientWidth / rem - 3.4;  // beside the headings of rows
+    const size = Math.max(0.8, Math.min(2, room / columns.length - 0.12));
     this.table.style.setProperty("--cell", `${size.toFixed(2)}rem`);
     this.table.classList.toggle("tight", size < 1.6);
     this.table.setAttribute("aria-label", this.label);
@@ -128,11 +136,14 @@ class Grid {
   build(rows, columns) {
     this.columnHeads = Array.from({ length: columns }, () => element("th", { scope: "col" }));
     this.rowHeads = Array.from({ length: rows }, () => element("th", { scope: "row" }));
-    this.cells = Array.from({ length: rows }, (_, row) => Array.from({ length: columns }, (_, column) =>
-      element("td", { "data-row": row, "data-column": column, tabindex: row + column ? -1 : 0 })));
+    const cellAt = (row, column) => element("td",
+      { "data-row": row, "data-column": column, tabindex: row + column ? -1 : 0 });
+    this.cells = Array.from({ length: rows }, (_, row) =>
+      Array.from({ length: columns }, (_, column) => cellAt(row, column)));
     const body = this.cells.map((cells, row) => element("tr", {}, this.rowHeads[row], cells));
     this.table = element("table", { class: `grid ${this.kind}`, role: "grid" },
-      element("thead", {}, element("tr", {}, element("td"), this.columnHeads)), element("tbody", {}, body));
+      element("thead", {}, element("tr", {}, element("td"), this.columnHeads)),
+      element("tbody", {}, body));
     this.host.replaceChildren(this.table);
   }
 
@@ -177,7 +188,8 @@ function drawMap(canvas, attention, head, row) {
 
 // A curve of points [x, y] in a box of 100 by 30, the highest y at its top
 function curveOf(points) {
-  const first = points[0][0], last = points.at(-1)[0], highest = Math.max(...points.map(([, y]) => y));
-  return points.map(([x, y]) =>
-    `${(100 * (x - first) / (last - first || 1)).toFixed(2)},${(29 - 28 * y / highest).toFixed(2)}`).join(" ");
+  const first = points[0][0], width = points.at(-1)[0] - first || 1;
+  const highest = Math.max(...points.map(([, y]) => y));
+  const placed = points.map(([x, y]) => [100 * (x - first) / width, 29 - 28 * y / highest]);
+  return placed.map((place) => place.map((number) => number.toFixed(2)).join()).join(" ");
 }

@@ -1,9 +1,9 @@
-// The encoder-decoder transformer of Vaswani et al. 2017 in plain JavaScript, as toytrans trains it.
+// The encoder-decoder transformer of Vaswani et al. 2017 in plain JavaScript, as toytrans has it.
 //
 // Nothing here knows of a page. One pair is run at a time, because the rows of a batch never meet.
-// A matrix (rows, columns) is one array, row after row. Weights are the fp32 numbers of the run, and
-// what is computed from them is fp64. Parts of the model can be switched off while it runs, and every
-// attention keeps its steps, so that a page can show them.
+// A matrix (rows, columns) is one array, row after row. Weights are the fp32 numbers of the run,
+// and what is computed from them is fp64. Parts of the model can be switched off while it runs, and
+// every attention keeps its steps, so that a page can show them.
 
 const PAD = 0, BOS = 1, EOS = 2, FIRST_SYMBOL = 3;
 
@@ -88,9 +88,9 @@ class Model {
     return { logits: linear(this.finalNorm("decoder_norm", x), table, this.width), decoder, cross };
   }
 
-  // The likeliest token at every step, read by the next one: a list of { id, logits (V) }. The model
-  // is applied to the whole prefix at each step. Under the causal mask the rows of earlier places
-  // cannot change, so they are kept; that is a shortcut, and gives the same bits.
+  // The likeliest token at every step, read by the next one: a list of { id, logits (V) }. The
+  // model is applied to the whole prefix at each step. Under the causal mask the rows of earlier
+  // places cannot change, so they are kept; that is a shortcut, and gives the same bits.
   greedy(encoded, switches = EVERYTHING, most = this.mostTokens(encoded.src)) {
     const prefix = [BOS], steps = [], kept = { places: 0, layers: [] };
     while (steps.length < most) {
@@ -185,8 +185,9 @@ class Model {
 
   // Queries (part 0), keys (1) or values (2) of x (L, D) -> (L, D), the heads side by side
   project(name, x, part) {
-    const weight = this.weights[`${name}.in_proj.weight`], bias = this.weights[`${name}.in_proj.bias`];
-    return linear(x, weight, this.width, bias, part * this.width, (part + 1) * this.width);
+    const weight = this.weights[`${name}.in_proj.weight`];
+    const bias = this.weights[`${name}.in_proj.bias`], { width } = this;
+    return linear(x, weight, width, bias, part * width, (part + 1) * width);
   }
 
   // Those of self-attention, rotated by their places where the scheme does so
@@ -293,11 +294,11 @@ class Model {
   // What heads add to their scores for distances: (H, Tq, Tk), or null
   positionBias(name, distance, mask) {
     if (!distance) return null;
-    const { heads } = this, table = this.weights[`${name}.bias_table`];
+    const { heads } = this, table = this.weights[`${name}.bias_table`];  // (H, F)
     const bias = new Float64Array(heads * mask.rows * mask.keys);
     let at = 0;
     for (let head = 0; head < heads; head++) {
-      const learned = table && table.subarray(head * table.length / heads, (head + 1) * table.length / heads);
+      const learned = table && rowOf(table, head, table.length / heads);
       for (let i = 0; i < mask.rows; i++) {
         for (let j = 0; j < mask.keys; j++) {
           bias[at++] = distance.scheme.worth(distance.of(head, i, j), learned, head, heads);
@@ -392,7 +393,7 @@ const POSITIONS = {
   // Su et al. 2021, RoFormer: see rotate
   rotary: { rotates: true },
 
-  // Press et al. 2022: a penalty by distance, with a slope for each head, which PyTorch keeps in fp32
+  // Press et al. 2022: a penalty by distance; each head's slope is in fp32, as PyTorch keeps it
   alibi: {
     worth: (distance, learned, head, heads) =>
       -Math.fround(2 ** Math.fround(-8 * (head + 1) / heads)) * Math.abs(distance),
