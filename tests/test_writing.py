@@ -29,11 +29,11 @@ WRITERS = {
     "new": ("new", "--out"),
     "exercise new": ("exercise", "new", "--out"),
     "export": ("export", "one", "--format", "safetensors", "--out"),
-    "attention": ("attention", "one", "1 2", "--plot"),
+    "trace": ("trace", "one", "1 2", "--plot"),
 }
 """Commands by name; the file comes last. Some take the ending of a picture only."""
 
-NAMES = {"attention": "made.svg"}
+NAMES = {"trace": "made.svg"}
 
 
 @pytest.mark.parametrize("what", WRITERS)

@@ -236,9 +236,13 @@ def test_attention_and_masks_are_those_of_the_commands(run: toytrans.Run, comman
     def printed(*line: str) -> dict:
         return json.loads(command(*line, "--json").out)
 
-    attention = ("attention", str(run.path))
-    assert toytrans.attention(run, ["1 2 3", "4"]).to_dict() == printed(*attention, "1 2 3", "4")
-    assert toytrans.attention(run).to_dict()["src"] == printed(*attention)["src"]
+    sources = ("1 2 3", "4")
+    traced = printed("trace", str(run.path), *sources, "--part", "cross")
+    (weights,) = [each["values"] for each in traced["tensors"] if each["name"] == "weights"]
+    shown = toytrans.attention(run, sources, part="cross", layer=1).to_dict()["heads"]
+    for number, (head, rules) in enumerate(zip(shown, traced["heads"], strict=True)):
+        assert head.pop("weights") == [pair[number] for pair in weights]
+        assert head == rules
     given = toytrans.attention(run, "1 2", "2 1 0", part="cross", layer=1, head=2)
     assert [(head.part, head.layer, head.head) for head in given.heads] == [("cross", 1, 2)]
     pairs = ("--src", "1 2 3", "--tgt", "3 2 1", "--src", "4", "--tgt", "4 4")

@@ -27,10 +27,10 @@ def test_a_shell_completes_commands():
 
 
 def test_a_run_may_come_before_the_sequences(run: Path, command: Command, refused):
-    newest = command("attention", "1 2", "3")
-    assert newest.code == 0 and "1 2  ->" in newest.out and "runs/c, the newest" in newest.err
-    assert command("attention", "runs/c", "1 2", "3").out == newest.out
-    for name in ("translate", "attention"):
+    newest = command("trace", "1 2", "3")
+    assert newest.code == 0 and "pair 1 of 2" in newest.out and "runs/c, the newest" in newest.err
+    assert command("trace", "runs/c", "1 2", "3").out == newest.out
+    for name in ("translate", "trace"):
         assert "runs/typo: no such run" in refused(name, "runs/typo", "1 2"), "it is no symbol"
 
 
@@ -65,6 +65,6 @@ def test_the_newest_run_is_taken_by_name_and_is_no_exercise(run: Path, command: 
 def test_what_a_missing_library_asks_for_is_on_an_index(monkeypatch, refused, run: Path):
     monkeypatch.setitem(sys.modules, "matplotlib.figure", None)
     monkeypatch.setitem(sys.modules, "matplotlib", None)
-    for name in ("attention", "eval"):
+    for name in ("trace", "eval"):
         message = refused(name, "runs/c", "--plot", "a.png")
         assert "python -m pip install matplotlib" in message and "toytrans[" not in message

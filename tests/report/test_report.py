@@ -24,7 +24,7 @@ EVIL = (
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A run of three checkpoints with its page, one.html."""
+    """A run of three checkpoints with its page, one.html, and a page of its masks, masks.html."""
 
     def make(folder: Path) -> None:
         data = {"train_length": [2, 8], "valid_examples": 40}
@@ -32,6 +32,9 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
         with contextlib.chdir(folder):
             assert call("train", "c.yaml", "--out", "one") == 0
             assert call("report", "one", "--out", "one.html") == 0
+            with open("masks.html", "w") as page, contextlib.redirect_stdout(page):
+                pairs = ("--src", "1 2 3 4", "--src", "2")
+                assert call("inspect-masks", "one", *pairs, "--html") == 0
 
     return made_once(tmp_path_factory, "report", make)
 
@@ -62,7 +65,7 @@ def words_of(page: Path) -> str:
 
 
 def test_a_mask_says_why_a_cell_is_closed(opened, folder: Path) -> None:
-    page = opened(folder / "one.html")
+    page = opened(folder / "masks.html")
     grids = page.locator("#masks table.mask")
     assert grids.count() == 6
     reasons = set()
@@ -83,29 +86,11 @@ def test_a_mask_says_why_a_cell_is_closed(opened, folder: Path) -> None:
     reading = page.locator("#masks .reading")
     grids.nth(1).locator("tbody td").first.hover()
     assert reading.text_content().endswith("open")
+    page.mouse.move(0, 0)  # else a page that scrolls moves a cell below it
     for key, end in {"ArrowRight": "closed: future", "ArrowDown": "open"}.items():
         grids.nth(1).focus()
         page.keyboard.press(key)
         assert reading.text_content().endswith(end)
-
-
-def test_the_slider_shows_the_attention_of_another_checkpoint(opened, folder: Path) -> None:
-    page = opened(folder / "one.html")
-    shown = page.locator("#attention [data-choice]:not([hidden])")
-    slider, lists = (page.locator(f"#attention {it}") for it in ("input[type=range]", "select"))
-    assert slider.get_attribute("max") == "2" and lists.count() == 2
-    weights = []
-    for step in ("6", "4"):
-        assert shown.count() == 1 and f"cross 1, step {step}" in shown.text_content()
-        weights.append([cell.get_attribute("title") for cell in shown.locator("td").all()])
-        slider.focus()
-        page.keyboard.press("ArrowLeft")
-    assert len(weights[0]) == len(weights[1]) and weights[0] != weights[1]
-    row = shown.locator("table").first.locator("tbody tr").first.locator("td").all()
-    summed = sum(float(cell.get_attribute("title").rpartition(" ")[2]) for cell in row)
-    assert summed == pytest.approx(1, abs=0.01)
-    lists.nth(1).select_option("encoder 1")
-    assert shown.count() == 1 and "encoder 1, step 2" in shown.text_content()
 
 
 def test_a_plot_can_be_read_out_and_printed(opened, folder: Path) -> None:
@@ -126,7 +111,7 @@ def test_a_page_is_whole_and_asks_for_nothing(folder: Path) -> None:
     assert "default-src 'none'" in text[: text.index("<body>")]
     body = re.sub(r"<script.*?</script>", "", text, flags=re.S)
     assert not re.findall(r"""(?:src|href)=["'](?!#|data:)""", body)
-    for name in ("summary", "curves", "lengths", "masks", "attention", "translations", "check"):
+    for name in ("summary", "curves", "lengths", "translations", "check"):
         assert f'<section id="{name}"' in text
     assert re.search(r"train.keep_checkpoints</td>\s*<td class=\"differs\">9</td>", text)
 
@@ -142,8 +127,6 @@ def test_no_script_of_a_name_runs(opened, evil: Path, name: str) -> None:
     page = opened(evil / name)
     for chart in page.locator(".chart svg").all():
         chart.hover(force=True)
-    for cell in page.locator("#masks table.mask td").all()[:5]:
-        cell.hover()
     for button in page.locator("th button").all():
         button.click()
     page.wait_for_timeout(100)
@@ -185,7 +168,7 @@ def test_what_own_code_would_show_is_missed_on_the_terminal(here: Path, command:
     assert command("train", "c.yaml", "--set", "data.task=own.py:f", "--out", "own").code == 0
     answer = command("report", "own")
     (said,) = [line for line in answer.err.splitlines() if "the page lacks" in line]
-    parts = "parts of Exact match by length, Masks, Attention, Translations"
+    parts = "parts of Exact match by length, Translations"
     assert answer.code == 0 and f"{parts}: own.py:f: code that" in said and "--trust-code" in said
     assert "lacks" not in command("report", "own", "--trust-code").err
 

@@ -47,9 +47,6 @@ COMMANDS = {
     "new": Entry(TRAIN, "explain", "new", "Write a commented config that trains as it is."),
     "export": Entry(TRAIN, "runs", "export", "Write the model of a run for another runtime."),
     "translate": Entry(LOOK, "runs", "translate", "Translate sequences of symbols with a run."),
-    "attention": Entry(
-        LOOK, "attention", "attention", "Show what every attention head looks at in a translation."
-    ),
     "inspect-masks": Entry(
         LOOK,
         "look",
@@ -57,7 +54,7 @@ COMMANDS = {
         "Show the masks of a padded batch, and their effect.",
         MORE_WORDS,
     ),
-    "trace": Entry(LOOK, "look", "trace", "Show every tensor of one attention and its layer."),
+    "trace": Entry(LOOK, "trace", "trace", "Show every tensor of one attention and its layer."),
     "live": Entry(LOOK, "live", "live", "Write one HTML page in which the model of a run runs."),
     "report": Entry(LOOK, "runs", "report", "Write one HTML page about a run, or about several."),
     "check": Entry(

@@ -1,10 +1,10 @@
-"""`toytrans inspect-masks`, `trace` and `demo`: what a model computes, number by number."""
+"""`toytrans inspect-masks` and `demo`: what a model computes, number by number."""
 
 import contextlib
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated
 
 import typer
 from rich.text import Text
@@ -13,10 +13,8 @@ from toytrans.cli.common import (
     AsJson,
     Device,
     OfConfig,
-    RunAndSequences,
     RunArgument,
     TrustCode,
-    run_and_sequences,
     warn_of_fault,
 )
 from toytrans.cli.runs import newest, open_run
@@ -35,7 +33,6 @@ from toytrans.config.load import load_config
 from toytrans.errors import HOW_TO_SEPARATE, UserError, did_you_mean
 from toytrans.files import json_text
 from toytrans.inspection import demos, masks, walkthrough
-from toytrans.inspection import trace as traces
 from toytrans.inspection.shown import (
     ATTENTIONS,
     InspectedBatch,
@@ -101,7 +98,7 @@ def _given_pairs(
     return (src, tgt) if src else None
 
 
-def _batch_of(
+def batch_of(
     run: Path | None,
     config: Path | None,
     trust_code: bool,
@@ -179,7 +176,7 @@ def inspect_masks(
     if steps:
         _walk(run, config, trust_code, pairs, as_html)
         return
-    inspected = _batch_of(run, config, trust_code, pairs, device)
+    inspected = batch_of(run, config, trust_code, pairs, device)
     tables = masks.converted(inspected, library) if library else masks.tables(inspected)
     if as_json:
         fault = {"weights": inspected.weights} if inspected.fault else {}
@@ -204,7 +201,7 @@ def _walk(
     """The walk through one pass, on the pairs of a run or a config too."""
     origin = ""
     if run or config:
-        pairs = walkthrough.pairs_of(_batch_of(run, config, trust_code, pairs))
+        pairs = walkthrough.pairs_of(batch_of(run, config, trust_code, pairs))
         origin = "The pairs are yours, the model is not. "
     tables = walkthrough.steps(pairs or PAIRS, origin)
     if as_html:
@@ -257,57 +254,6 @@ def _facts(inspected: InspectedBatch, row: int) -> Iterator[str]:
         yield "The decoder sees no later token. Cross-attention sees every real source token."
 
 
-# trace ----------------------------------------------------------------------------------------
-
-
-def trace(
-    arguments: RunAndSequences = None,
-    config: OfConfig = None,
-    device: Device = "auto",
-    trust_code: TrustCode = False,
-    tgt: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--tgt", metavar="SEQUENCE", help="The target of each. Default: the translations."
-        ),
-    ] = None,
-    part: Annotated[
-        Literal["encoder", "decoder", "cross"], typer.Option(help="Which attention.")
-    ] = "encoder",
-    layer: Annotated[int, typer.Option(min=1, help="Which layer, from 1 to the last.")] = 1,
-    head: Annotated[int, typer.Option(min=1, help="The head to print.")] = 1,
-    panel: Panel = None,
-    as_json: AsJson = False,
-) -> None:
-    """Show every tensor of one attention and its layer.
-
-    By default the batch, the attention weights and a summary, on one screen.
-    --panel all shows every tensor.
-
-    Traced are sequences, or the first training pairs, of a run or of a config
-    with fresh weights. With neither, the newest run is taken, and named. The
-    pair with the most pads is printed.
-    """
-    run, sources = run_and_sequences(arguments)
-    if tgt and len(tgt) != len(sources):
-        raise UserError(f"{len(sources)} sequences and {len(tgt)} --tgt; give one for each")
-    pairs = (sources, tgt or []) if sources else None
-    if sources and not (run or config):
-        run = newest()
-    traced = traces.trace(_batch_of(run, config, trust_code, pairs, device), part, layer)
-    heads = traced.inspected.model.settings.n_heads
-    if head > heads:
-        raise UserError(f"--head {head}: this model has {heads} of them; give 1 to {heads}")
-    tables = traces.tables(traced, traced.inspected.most_padded, head - 1)
-    if as_json:
-        print(json_text(traced.to_dict()))
-    elif panel is None:
-        print_tables(traces.summary(tables))
-        print_names(tables)
-    else:
-        print_panels(tables, panel)
-
-
 # demo -----------------------------------------------------------------------------------------
 
 
@@ -339,7 +285,7 @@ def demo(
             raise typer.Exit(1)
         return
     if name == "decoding":
-        inspected = _batch_of(run, config, trust_code)
+        inspected = batch_of(run, config, trust_code)
         print_tables(demos.decoding(inspected, inspected.most_padded))
     elif run or config:
         raise UserError(f"demo {name} shows numbers of its own; give no run and no config")

@@ -144,9 +144,10 @@ def print_panels(tables: Iterable[Table], panel: str) -> None:
     print_tables(chosen)
 
 
-def print_names(tables: Iterable[Table]) -> None:
-    """Print the names of the panels, and how to ask for them."""
-    text = f"Panels: {', '.join(_names(tables))}. --panel NAME shows one, --panel all every one."
+def print_names(tables: Iterable[Table], *more: str) -> None:
+    """Print the names of the panels, and how to ask for them. more: panels that are no tables."""
+    names = ", ".join([*_names(tables), *more])
+    text = f"Panels: {names}. --panel NAME shows one, --panel all every one."
     output().print(Text(), Text(text, "dim"), sep="\n")
 
 

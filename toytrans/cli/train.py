@@ -3,11 +3,9 @@
 import contextlib
 import importlib.util
 import shlex
-import sys
-from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager
+from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Literal, NamedTuple
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
@@ -39,23 +37,6 @@ SAMPLES, SHORT = 4, 10
 """Translations that are shown, and the longest of their sources."""
 
 
-class Moment(NamedTuple):
-    """What is shown of a training after a record.
-
-    step, loss, lr: those of the record.
-    rate: target tokens a second since the record before.
-    match: the exact match on validation data, as it was measured last.
-    left: seconds to the last step, at the mean pace so far.
-    """
-
-    step: int
-    loss: float
-    lr: float
-    rate: float
-    match: float | None
-    left: float
-
-
 def train(
     file: Annotated[
         Path | None, typer.Argument(metavar="CONFIG", help="YAML file that describes the run.")
@@ -85,10 +66,6 @@ def train(
     log_to: Annotated[
         Literal["tensorboard"] | None, rare(help="Copy the records to RUN/logs.")
     ] = None,
-    watched: Annotated[
-        bool,
-        typer.Option("--watch", help="Show numbers, translations and attention on a terminal."),
-    ] = False,
     trust_code: TrustCode = False,
 ) -> None:
     """Train a model from a YAML file and measure it."""
@@ -108,12 +85,10 @@ def train(
     else:
         raise UserError("no config; name one, say `toytrans train textbook`")
     warn_of_fault(config.fault)
-    _train(config, name, out, resume, log_to is not None, watched)
+    _train(config, name, out, resume, log_to is not None)
 
 
-def _train(
-    config: Config, name: str, out: Path | None, resume: bool, logged: bool, watched: bool
-) -> None:
+def _train(config: Config, name: str, out: Path | None, resume: bool, logged: bool) -> None:
     """Train to the end, and show what was learned."""
     # Torch is imported here, when the config is known to be right.
     from toytrans.training.devices import tune_process
@@ -136,50 +111,35 @@ def _train(
                 if trainer.stop_reason == "diverged":
                     raise typer.Exit(1)
             else:
-                _follow(trainer, trainer.writer.path, logged, watched)
+                _follow(trainer, trainer.writer.path, logged)
                 _report_stop(trainer, trainer.writer.path, processes)
             exit_if_signalled(trainer.signals)
     if trainer.writer is not None:
         _print_results(trainer, trainer.writer.path)
 
 
-def _follow(trainer: "Trainer", run: Path, logged: bool, watched: bool) -> None:
-    """Train; show each record as the terminal allows, and copy it to TensorBoard if asked to."""
+def _follow(trainer: "Trainer", run: Path, logged: bool) -> None:
+    """Train; show each record in one line, and copy it to TensorBoard if asked to."""
     progress, total = trainer.progress, trainer.settings.train.max_steps
     tokens, seconds = progress.target_tokens, progress.elapsed_s
     match: float | None = None
-    view: Callable[[Trainer], AbstractContextManager[Callable[[Moment], None]]] = _line
-    if watched and sys.stderr.isatty() and not output(stderr=True).is_dumb_terminal:
-        view = import_named("toytrans.cli.watch:watch")
     with contextlib.ExitStack() as stack:
-        show = stack.enter_context(view(trainer))
+        bar = stack.enter_context(Bar(progress.step / max(total, 1)))
         copy: Callable[[Record], None] | None = None
         if logged:
             copied = import_named("toytrans.cli.tensorboard:copied_to_tensorboard")
             copy = stack.enter_context(copied(run, progress))
         for record in trainer.train():
             step, elapsed = int(record["step"]), record["elapsed_s"]
-            match = record.get("valid_exact_match", match)
             rate = (record["target_tokens"] - tokens) / max(elapsed - seconds, 1e-9)
-            left = float(elapsed / max(step, 1) * (total - step))
-            show(Moment(step, record["loss"], record["lr"], rate, match, left))
             tokens, seconds = int(record["target_tokens"]), elapsed
+            match = record.get("valid_exact_match", match)
+            status = f"step {step}/{total} loss {record['loss']:.4f} {rate:,.0f} tok/s"
+            if match is not None:
+                status += f" free-running exact match {share(match)}"
+            bar.show(step / total, status)
             if copy is not None:
                 copy(record)
-
-
-@contextlib.contextmanager
-def _line(trainer: "Trainer") -> Iterator[Callable[[Moment], None]]:
-    total, first = trainer.settings.train.max_steps, trainer.progress.step
-
-    def show(moment: Moment) -> None:
-        status = f"step {moment.step}/{total} loss {moment.loss:.4f} {moment.rate:,.0f} tok/s"
-        if moment.match is not None:
-            status += f" free-running exact match {share(moment.match)}"
-        bar.show(moment.step / total, status)
-
-    with Bar(first / max(total, 1)) as bar:
-        yield show
 
 
 def _report_stop(trainer: "Trainer", run: Path, processes: int) -> None:

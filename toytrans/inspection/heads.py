@@ -325,20 +325,23 @@ def maps_of(
     sequences: Sequence[str] = (),
     targets: Sequence[str] | None = None,
     choice: Choice = ALL,
-    most: int | None = None,
 ) -> AttentionMaps:
     """The attention in translations of some sequences, or of a few validation pairs; the rules are
     measured on validation pairs. Raises UserError.
 
-    targets: decoder inputs in place of the translations. most: sequences that are shown.
+    targets: decoder inputs in place of the translations.
     """
-    valid = validation_pairs(run, CANDIDATES)
     if sequences:
         batch = batch_of_run(run, sequences, targets or ()).batch
     else:
-        src = make_batch(few(valid), run.config.source_bos).src
+        src = make_batch(few(validation_pairs(run, CANDIDATES)), run.config.source_bos).src
         batch = translated(run.model, src, run.facts.target_growth)
-    batch = batch.take(torch.arange(len(batch.src))[:most])
+    return maps_of_batch(run, batch, choice)
+
+
+def maps_of_batch(run: Run, batch: Batch, choice: Choice = ALL) -> AttentionMaps:
+    """The same for a batch that is there already; of the chosen attentions alone."""
+    valid = validation_pairs(run, CANDIDATES)
     heads = attend(run.model, batch, choice)
     longest = run.model.settings.max_length
     batches = evaluation_batches(valid, BATCH_TOKENS, run.config.source_bos, longest)

@@ -66,6 +66,7 @@ class InspectedBatch:
     weights: where the model's weights come from, for titles.
     fault: the fault that was planted into the model.
     device: where the model reads the batch; None = where it is. Tables are computed on the CPU.
+    run: the run whose model it is; None for fresh weights.
     """
 
     batch: Batch
@@ -74,6 +75,7 @@ class InspectedBatch:
     weights: str
     fault: str | None = None
     device: torch.device | None = None
+    run: Run | None = None
 
     @cached_property
     def calls(self) -> dict[str, AttentionCall]:
@@ -195,7 +197,8 @@ def batch_of_run(run: Run, src: Sequence[str] = (), tgt: Sequence[str] = ()) -> 
     model, config = as_transformer(run.model), run.config
     dataset = None if src else open_dataset(config, run.facts)
     batch = _batch(config, model, run.facts, dataset, src, tgt)
-    return InspectedBatch(batch, run.vocabulary, model, f"weights of {run.title}", config.fault)
+    weights = f"weights of {run.title}"
+    return InspectedBatch(batch, run.vocabulary, model, weights, config.fault, run=run)
 
 
 def batch_of_config(

@@ -1,6 +1,5 @@
 """The document: sections, style and scripts in one file that loads nothing."""
 
-import json
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
@@ -34,17 +33,12 @@ class Grid(NamedTuple):
 
 
 class Block(NamedTuple):
-    """Grids beside each other, with a heading, lines above and sentences below.
-
-    choice: of the blocks of a section that have one, the reader chooses which is shown, by these
-    values; the last one comes first.
-    """
+    """Grids beside each other, with a heading, lines above and sentences below."""
 
     grids: Sequence[Grid]
     heading: str = ""
     above: Sequence[str] = ()
     below: Sequence[str] = ()
-    choice: Mapping[str, str] = {}
 
 
 class Section(NamedTuple):
@@ -79,11 +73,6 @@ def _shown(value: Any) -> Any:
     return printable(value) if isinstance(value, str) and not isinstance(value, Markup) else value
 
 
-def _as_json(values: Mapping[str, str]) -> str:
-    """Values for an attribute, where they are escaped. Control characters are shown."""
-    return json.dumps({name: printable(value) for name, value in values.items()})
-
-
 _environment = Environment(
     loader=PackageLoader("toytrans.report"),
     autoescape=True,
@@ -92,7 +81,6 @@ _environment = Environment(
     trim_blocks=True,
     lstrip_blocks=True,
 )
-_environment.filters["json"] = _as_json
 
 
 def page(title: str, sections: Sequence[Section]) -> str:

@@ -5,7 +5,6 @@ A part that cannot be made says why in its place, so that a page of a damaged ru
 
 import os
 from collections.abc import Callable, Iterator, Sequence
-from itertools import groupby
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -13,24 +12,19 @@ from toytrans.checks.plan import check
 from toytrans.checks.result import Report as Checks
 from toytrans.config.faults import fault_remark
 from toytrans.config.load import flatten
-from toytrans.data.batches import make_batch
 from toytrans.data.selection import Selection, pairs_of_split
 from toytrans.doctor.findings import examine
 from toytrans.doctor.record import read_snapshot
 from toytrans.errors import UserError, listed
 from toytrans.evaluation import translate
-from toytrans.inspection import heads
-from toytrans.inspection.heads import AttentionMaps, few, maps_of, validation_pairs
 from toytrans.inspection.shown import ATTENTIONS, InspectedBatch
 from toytrans.inspection.table import CLOSED, Table
-from toytrans.model.build import as_transformer
 from toytrans.model.seq2seq import count_parameters
 from toytrans.report import charts
 from toytrans.report.page import Block, Cell, Grid, Section, html
 from toytrans.sweeps.comparison import compare, of_one, runs_of
 from toytrans.sweeps.measure import Measure, Result, measured, of_lengths
 from toytrans.training.folder import METRICS
-from toytrans.training.optimization import objective_of
 from toytrans.training.run import NOT_MEASURED, Run, state_of
 
 EVALUATED = 1000
@@ -40,12 +34,6 @@ LENGTHS = "Exact match by length"
 
 TRANSLATED, SHOWN = 200, 15
 """Test pairs that are translated, and how many are shown; wrong ones first."""
-
-MASK_LENGTHS = (8, 4)
-"""Source lengths of the pairs whose masks are shown: the second has pads."""
-
-MOST_CELLS = 30_000
-"""Cells of all attention maps of a page. Checkpoints are left out where there would be more."""
 
 Follow = Callable[[str], None]
 """Called with what is being done."""
@@ -110,8 +98,6 @@ def _inside(view: View, follow: Follow) -> Iterator[Section]:
     if (run := view.run) is not None:
         parts = [
             ("lengths", LENGTHS, lambda: _lengths(run)),
-            ("masks", "Masks", lambda: masks(inspected_of_run(run))),
-            ("attention", "Attention", lambda: attention_of(maps_of(run))),
             ("translations", "Translations", lambda: _translations(run)),
             ("check", "Checks", lambda: checks(check(run))),
         ]
@@ -152,8 +138,13 @@ def _summary(views: dict[str, View]) -> Section:
             missing.setdefault(line, []).append(name)
     first, *_ = rows.values()
     if len(rows) == 1:
+        (view,) = views.values()
+        text = (
+            f"To see its masks and attention at work: `toytrans live {view.path}` writes a page "
+            "in which the model itself runs."
+        )
         table = Grid((), first.items(), "facts")
-        return Section("summary", "Summary", table=table, missing="\n".join(missing))
+        return Section("summary", "Summary", text, "\n".join(missing), table=table)
     lines = [f"{listed(names)}: {line}" for line, names in missing.items()]
     text = "The buttons in the headings sort the table."
     table = Grid(list(first), [list(row.values()) for row in rows.values()], "data sortable")
@@ -248,15 +239,6 @@ def _text(value: Any) -> str:
 # Parts that other commands show too ------------------------------------------------------------
 
 
-def inspected_of_run(run: Run) -> InspectedBatch:
-    """Two short validation pairs of different lengths, as one padded batch."""
-    pairs = few(validation_pairs(run, TRANSLATED), MASK_LENGTHS)
-    batch = objective_of(run.config.fault).prepare(make_batch(pairs, run.config.source_bos))
-    weights = f"weights of step {run.step}"
-    model = as_transformer(run.model)
-    return InspectedBatch(batch, run.vocabulary, model, weights, run.config.fault)
-
-
 def masks(inspected: InspectedBatch) -> Section:
     """The three masks of every pair of a batch: a cell says its query, its key, and why it is
     closed."""
@@ -276,63 +258,6 @@ def masks(inspected: InspectedBatch) -> Section:
         "is open or closed."
     )
     return Section("masks", "Masks", text=text, blocks=blocks)
-
-
-def attention_of(maps: AttentionMaps) -> Section:
-    """The maps of some pairs, with a slider over the checkpoints, and what each head does."""
-    steps = sorted({maps.run.step, *maps.run.steps})
-    cells = sum(each.weights.numel() for each in maps.shown)
-    most = min(len(steps), max(1, MOST_CELLS // max(1, cells)))
-    kept = [steps[-1 - k * (len(steps) - 1) // max(1, most - 1)] for k in reversed(range(most))]
-    text = (
-        "Point at a cell, or move with the arrow keys, to read its weight. In cross-attention a "
-        "query has the name of the token that it predicts. The slider goes through the "
-        f"checkpoints. The rules of heads are measured on {maps.basis}."
-    )
-    if len(steps) == 1:
-        text += " This run has one checkpoint; train.keep_checkpoints keeps more."
-    if most < len(steps):
-        text += f" {len(steps) - most} checkpoints are left out for size."
-    names = ["attention", "head", "rule that it follows", "share of queries", "by chance"]
-    rows = [
-        [f"{head.part} {head.layer}", head.head, head.label]
-        + [f"{value:.2f}" for value in (head.best.share, head.best.chance)]
-        for head in maps.heads
-    ]
-    blocks = [block for step in kept for block in _at_step(maps, step)]
-    return Section("attention", "Attention", text=text, blocks=blocks, table=Grid(names, rows))
-
-
-def _at_step(maps: AttentionMaps, step: int) -> Iterator[Block]:
-    """The same maps at a checkpoint of the run, a block for each attention and pair; none if a
-    training has just removed it."""
-    batch, vocabulary, shown = maps.batch, maps.run.vocabulary, maps.shown
-    if step != maps.run.step:
-        try:
-            model = maps.run.at(step).model
-        except UserError:
-            return
-        wanted = {each[:3] for each in shown}
-        shown = [each for each in heads.attend(model, batch) if each[:3] in wanted]
-    rules = {(each.part, each.layer, each.head): each.label for each in maps.heads}
-    for (part, layer), some in groupby(shown, lambda head: (head.part, head.layer)):
-        name, of_layer = f"{part} {layer}", list(some)
-        for pair, axes in enumerate(zip(*heads.axes(part, batch), strict=True)):
-            queries, keys = ([vocabulary.name(i) for i in ids.tolist()] for ids in axes)
-            grids = []
-            for head in of_layer:
-                rows = [
-                    [query, *(_weight(query, *each) for each in zip(keys, row, strict=True))]
-                    for query, row in zip(queries, head.weights[pair].tolist(), strict=True)
-                ]
-                rule = f"head {head.number}: {rules[part, layer, head.number]}"
-                grids.append(Grid(["", *keys], rows, "mask heat", rule))
-            choice = {"pair": maps.text(pair), "attention": name, "checkpoint": f"step {step}"}
-            yield Block(grids, f"{name}, step {step}", choice=choice)
-
-
-def _weight(query: str, key: str, weight: float) -> Cell:
-    return Cell("", f"w{round(10 * weight)}", f"query {query}, key {key}: {weight:.3f}")
 
 
 def checks(report: Checks) -> Section:

@@ -1,37 +1,3 @@
-// Blocks of which one is shown: a list for each choice, a slider for the last.
-for (const section of document.querySelectorAll("section")) {
-  const blocks = [...section.querySelectorAll("[data-choice]")];
-  if (!blocks.length) continue;
-  const choices = blocks.map((block) => JSON.parse(block.dataset.choice));
-  const chosen = { ...choices.at(-1) };
-  const show = () => blocks.forEach((block, number) => {
-    block.hidden = Object.keys(chosen).some((name) => choices[number][name] !== chosen[name]);
-  });
-  const form = document.createElement("form");
-  for (const name of Object.keys(chosen)) {
-    const values = [...new Set(choices.map((choice) => choice[name]))];
-    const slides = name === "checkpoint";
-    const control = document.createElement(slides ? "input" : "select");
-    const output = document.createElement("output");
-    if (slides) {
-      Object.assign(control, { type: "range", min: 0, max: values.length - 1, value: values.length - 1 });
-      output.textContent = chosen[name];
-    } else {
-      control.append(...values.map((value) => new Option(value, value, false, value === chosen[name])));
-    }
-    control.addEventListener("input", () => {
-      chosen[name] = slides ? values[control.value] : control.value;
-      if (slides) output.textContent = chosen[name];
-      show();
-    });
-    const label = document.createElement("label");
-    label.append(`${name} `, control, output);
-    form.append(label);
-  }
-  blocks[0].before(form);
-  show();
-}
-
 // Masks: the cell under the pointer, or the one that the arrow keys reach, is read out.
 for (const table of document.querySelectorAll(".mask[tabindex]")) {
   const section = table.closest("section");
@@ -40,7 +6,7 @@ for (const table of document.querySelectorAll(".mask[tabindex]")) {
     reading = document.createElement("p");
     reading.className = "reading";
     reading.setAttribute("role", "status");
-    section.querySelector("form, h3").before(reading);
+    section.querySelector("h3").before(reading);
   }
   const cells = [...table.tBodies[0].rows].map((row) => [...row.querySelectorAll("td")]);
   let place = [0, 0];

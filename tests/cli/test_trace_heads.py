@@ -1,4 +1,4 @@
-"""`toytrans attention`: maps, labels, plots, refusals."""
+"""The heads of `toytrans trace`: maps, rules, pictures, refusals."""
 
 import contextlib
 import json
@@ -9,10 +9,9 @@ from pathlib import Path
 import pytest
 from conftest import Command, call, tiny_yaml
 
-from toytrans import load
 from toytrans.inspection import heads
 from toytrans.inspection.table import CLOSED
-from toytrans.tokens import BOS_ID, PAD_ID
+from toytrans.tokens import SPECIALS
 
 REVERSE = """\
 data: {task: reverse, symbols: 10, train_length: [1, 8], valid_examples: 100, test_examples: 50}
@@ -33,41 +32,44 @@ def reverse(tmp_path_factory: pytest.TempPathFactory) -> str:
 
 
 def test_what_is_shown_is_what_translate_says(run: Path, command: Command) -> None:
-    """tests/api/test_api.py compares the weights with those of `run.attention`."""
+    """tests/api/test_api.py compares the weights with those of `toytrans.attention`."""
     given = ("1 2 3 4", "2")
-    answer = command("attention", str(run), *given, "--json")
+    answer = command("trace", str(run), *given, "--part", "cross", "--json")
     assert (answer.code, answer.err) == (0, "")
-    found, decode = json.loads(answer.out), load(run, device="cpu").vocabulary.decode
+    found = json.loads(answer.out)
     translated = command("translate", str(run), *given).out.splitlines()
-    assert [" ".join(decode(row)) for row in found["tgt_out"]] == translated
-    for read, said in zip(found["tgt_in"], found["tgt_out"], strict=True):
-        end = said.index(PAD_ID) if PAD_ID in said else len(said)
-        assert read[:end] == [BOS_ID, *said[: end - 1]] and not any(read[end:])
+    for read, said in zip(found["queries"], translated, strict=True):
+        symbols = [token for token in read if token not in SPECIALS]
+        assert symbols == said.split()[: len(symbols)] and read[0] == "<bos>"
+    assert [head["head"] for head in found["heads"]] == [1, 2]
     for head in found["heads"]:
-        assert {rule["rule"] for rule in head["rules"]} == set(heads.RULES[head["part"]])
+        assert {rule["rule"] for rule in head["rules"]} == set(heads.RULES["cross"])
 
 
 def test_a_trained_reverse_model_shows_the_anti_diagonal(reverse: str, command: Command) -> None:
     """A symbol is fetched from its mirror, or from the place beside it, to where the encoder had
     copied it."""
-    given = ("attention", reverse, "1 2 3 4 5 6", "--part", "cross")
+    given = ("trace", reverse, "1 2 3 4 5 6", "--part", "cross")
     found = json.loads(command(*given, "--json").out)
     (head,) = [one for one in found["heads"] if "mirror" in one["label"]]
     best = head["rules"][0]
     assert best["share"] > 0.9 and best["weight"] > 0.5 and best["chance"] < 0.25
-    answer = command(*given, "--head", str(head["head"]))
-    rows = [line for line in answer.out.splitlines() if re.match(r"[1-6$] [ ░-▓█]+$", line)]
-    darkest = [max(range(2, len(row)), key=lambda k: " ░▒▓█".index(row[k])) for row in rows[:6]]
+    assert any("mirror" in line for line in command(*given).out.splitlines() if "cross" in line)
+    lines = command(*given, "--panel", "heads").out.splitlines()
+    left = next(x for x in (line.find(f"layer 1 head {head['head']}") for line in lines) if x >= 0)
+    maps = [line[left : left + 16].ljust(16) for line in lines]
+    drawn = [line for line in maps if re.fullmatch(r"[1-6$] [ ░-▓█]*[░-▓█] *", line)]
+    darkest = [max(range(2, len(row)), key=lambda k: " ░▒▓█".index(row[k])) for row in drawn[:6]]
     assert darkest == list(range(darkest[0], darkest[0] - 12, -2))
 
 
 def test_pads_are_closed_columns_of_weight_zero(run: Path, command: Command) -> None:
-    answer = command("attention", "runs/c", "--part", "encoder", "--head", "1", "1 2 3 4", "2")
+    answer = command("trace", "runs/c", "1 2 3 4", "2", "--panel", "heads")
     assert "rows of pads are left out" in " ".join(answer.out.split())
     first, second = answer.out.split("\n\n2  ->")
     assert CLOSED not in first.split("Encoder")[1]
     (header, *rows) = second.split("\n\n")[1].splitlines()[4:]
-    assert header.rstrip() == "  ^ 2 $ _ _ _"
+    assert header.split() == 2 * ["^", "2", "$", "_", "_", "_"], "one for each head"
     assert [row[0] for row in rows] == ["^", "2", "$"], "pads are no rows"
     assert all(row.rstrip().endswith(f"{CLOSED} {CLOSED} {CLOSED}") for row in rows)
 
@@ -78,8 +80,8 @@ def test_symbols_that_look_like_marks_or_are_wide_or_long(here: Path, command: C
     files = {"train": "pairs.tsv", "valid": "pairs.tsv"}
     Path("c.yaml").write_text(tiny_yaml(data={"files": files}, train={"max_steps": 2}))
     assert command("train", "c.yaml").code == 0
-    given = ("attention", "runs/c", " ".join(words[:4]), "--part", "encoder", "--head", "1")
-    out = command(*given).out
+    given = ("trace", "runs/c", " ".join(words[:4]))
+    out = command(*given, "--panel", "heads").out
     assert "an_u~ord" in out and "~ letters left out" in " ".join(out.split())
     assert "<eos>" in out and "_ <pad>" not in out and "\x1b" not in out
     assert "$ 가나 an_uncommonly_long_word [bold]  ->" in out
@@ -89,29 +91,28 @@ def test_symbols_that_look_like_marks_or_are_wide_or_long(here: Path, command: C
 
 
 def test_plots(run: Path, command: Command) -> None:
-    given = ("attention", "runs/c", "1 2 3 4", "2", "--part", "cross")
-    answer = command(*given, "--plot", "a.png", "--json")
-    assert answer.code == 0 and json.loads(answer.out)["heads"]
-    assert Path("a.png").read_bytes().startswith(b"\x89PNG") and "wrote a.png" in answer.err
-    for name in ("a.svg", "a.html"):
-        answer = command(*given, "--plot", name)
-        assert answer.code == 0 and "layer head" in answer.out and "█" not in answer.out
+    given = ("trace", "runs/c", "1 2 3 4", "2", "--part", "cross")
+    answer = command(*given, "--plot", "a.png")
+    assert answer.code == 0 and "wrote a.png" in answer.err
+    assert Path("a.png").read_bytes().startswith(b"\x89PNG")
+    answer = command(*given, "--plot", "a.svg")
+    assert answer.code == 0 and "what it does" in answer.out and "█" not in answer.out
     page = Path("a.svg").read_text()
     assert page.count("cross, layer 1, head 2") == 2, "one for each pair"
     assert "1 2 3 4  -&gt;" in page and "&lt;pad&gt;" in page and page.count("<image") >= 4
-    assert Path("a.html").read_text().startswith("<!DOCTYPE html>")
 
 
 @pytest.mark.parametrize(
     ("arguments", "fragments"),
     [
         (("1 2", "1 9"), ("'9'", "such as '0'")),
-        (("--layer", "2", "--part", "cross"), ("layer 2: no such", "cross 1")),
-        (("--plot", "a.pdf"), ("a.pdf", ".png or .svg or .html")),
-        (("1",) * 400 + ("--plot", "a.png"), ("too many", "--part")),
-        ((" ".join("1" * 90), "--part", "encoder"), ("92 tokens do not fit", "--plot", "--json")),
+        (("--layer", "2", "--part", "cross", "--panel", "heads"), ("layer 2: no such", "cross 1")),
+        (("--plot", "a.pdf"), ("a.pdf", ".png or .svg")),
+        (("1",) * 400 + ("--plot", "a.png"), ("too many", "--layer")),
+        ((" ".join("1" * 90), "--panel", "heads"), ("92 tokens do not fit", "--plot", "--json")),
+        (("1 2", "--config", "c.yaml", "--panel", "heads"), ("rules are measured on a run",)),
     ],
 )
 def test_what_cannot_be_shown_is_refused_in_one_line(run: Path, refused, arguments, fragments):
-    said = refused("attention", "runs/c", *arguments)
+    said = refused("trace", *([] if "--config" in arguments else ["runs/c"]), *arguments)
     assert all(fragment in said for fragment in fragments), said

@@ -1,38 +1,57 @@
-"""`toytrans attention`: what every head looks at in a translation, and what each head does."""
+"""`toytrans trace`: every tensor of one attention and its layer, and what each of its heads does.
+
+A batch -> one forward pass that is recorded -> tables of its tensors, and maps of its weights. The
+rules of the heads are measured on validation pairs, so they are of runs alone.
+"""
 
 from collections.abc import Iterator
 from itertools import groupby
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
 
+import numpy as np
 import typer
 from rich.cells import cell_len
-from rich.console import Console
 from rich.text import Text
 
 from toytrans.cli.common import (
     AsJson,
-    Checkpoint,
+    Device,
+    OfConfig,
     RunAndSequences,
     TrustCode,
     run_and_sequences,
 )
+from toytrans.cli.look import Panel, batch_of
 from toytrans.cli.new_files import check_plot, write_new
-from toytrans.cli.runs import open_run
-from toytrans.cli.tables import LONGEST, MARKS, axis_names, map_of, print_beside
+from toytrans.cli.runs import newest
+from toytrans.cli.tables import (
+    LONGEST,
+    MARKS,
+    axis_names,
+    map_of,
+    print_beside,
+    print_names,
+    print_panels,
+    print_tables,
+)
 from toytrans.cli.terminal import note, output, plain, print_table, printable
 from toytrans.errors import UserError, share
+from toytrans.figures import drawn
 from toytrans.files import json_text
+from toytrans.inspection import trace as traces
+from toytrans.inspection.heads import AttentionMaps, Choice, HeadMap, HeadReport, maps_of_batch
 from toytrans.inspection.table import CLOSED
 from toytrans.tokens import PAD_ID, SPECIALS
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-    from toytrans.inspection.heads import AttentionMaps, HeadMap, HeadReport
-
 SHADES = {0.05: ("░", "blue"), 0.25: ("▒", "cyan"), 0.5: ("▓", "magenta"), 0.75: ("█", "bold")}
 """The block and the colour of a cell from a weight on; below the first it is blank."""
+
+HEADS = "heads"
+"""The panel that shows the maps of all heads."""
 
 TITLES = {
     "encoder": "Encoder self-attention: the source down and across",
@@ -40,84 +59,121 @@ TITLES = {
     "cross": "Cross-attention: the predicted tokens down, the source across",
 }
 MEANING = (
-    "Measured on {basis}. share: the share of queries whose largest weight is on the key of the "
-    "rule; only symbols count ({queries}). weight: the mean weight on that key. chance: the share "
-    "for a key picked at random. mirror place: n + 1 - t of n symbols; before and after mirror: "
-    "the places beside it. no rule: the interval of the best rule is not above the middle between "
-    "chance and 1."
+    "Measured on {basis}. share: how often the largest weight of a query is on the key that the "
+    "rule names; only symbols count ({queries}). weight: the mean weight on that key. chance: the "
+    "share if the key were picked at random. mirror place: n + 1 - t of n symbols; before and "
+    "after mirror: the places beside it. A head has no rule if the interval of the best one is not "
+    "above the middle between chance and 1."
 )
 INCHES, TALLEST = 0.19, 400
 """The side of a cell in a picture, and the greatest height of one, which a PNG has room for."""
 
 
-def attention(
+def trace(
     arguments: RunAndSequences = None,
-    checkpoint: Checkpoint = "best",
+    config: OfConfig = None,
+    device: Device = "auto",
     trust_code: TrustCode = False,
-    part: Annotated[
-        Literal["encoder", "decoder", "cross", "all"] | None,
-        typer.Option(help="Show a part, or all.", show_default=False),
+    tgt: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--tgt", metavar="SEQUENCE", help="The target of each. Default: the translations."
+        ),
     ] = None,
-    layer: Annotated[int | None, typer.Option(min=1, help="Show one layer, from 1.")] = None,
-    head: Annotated[int | None, typer.Option(min=1, help="Show one head, from 1.")] = None,
+    part: Annotated[
+        Literal["encoder", "decoder", "cross"], typer.Option(help="Which attention.")
+    ] = "encoder",
+    layer: Annotated[
+        int | None,
+        typer.Option(min=1, help="Which layer, from 1 to the last. A picture has all of them."),
+    ] = None,
+    head: Annotated[int, typer.Option(min=1, help="The head to print.")] = 1,
+    panel: Panel = None,
     plot: Annotated[
         Path | None,
-        typer.Option(metavar="FILE", help="Draw the maps into FILE.png, .svg, or a page .html."),
+        typer.Option(metavar="FILE", help="Draw the weights of all heads into FILE.png or .svg."),
     ] = None,
     as_json: AsJson = False,
 ) -> None:
-    """Show what every attention head looks at in a translation.
+    """Show every tensor of one attention and its layer.
 
-    By default the last cross-attention in the first translation, on one screen.
-    --part all shows every attention of every translation. Without a SEQUENCE, two
-    validation pairs are translated.
+    By default the batch, the attention weights, a summary and, for a run, the
+    rule that each head follows, on one screen. --panel heads shows the weights of
+    all heads as maps, --panel all every tensor.
 
-    The label of a head is the rule that it follows (same place, mirror place,
-    previous, next, itself, first, end), measured on 200 validation pairs. A head
-    may follow no rule.
+    Traced are sequences, or the first training pairs, of a run or of a config
+    with fresh weights. With neither, the newest run is taken, and named. The
+    pair with the most pads is printed.
+
+    Rules (same place, mirror place, previous, next, itself, first, end) are
+    measured on 200 validation pairs. A head may follow none.
     """
-    check_plot(plot, ".html")
-    from toytrans.inspection.heads import ALL, Choice, maps_of
-
-    path, sequences = run_and_sequences(arguments)
-    run = open_run(path, trust_code, checkpoint)
-    choice, most = Choice(None if part == "all" else part, layer, head), None
-    if one_screen := choice == ALL and not (part or plot or as_json):
-        choice, most = Choice("cross", run.config.model.n_decoder_layers), 1
-    maps = maps_of(run, sequences, choice=choice, most=most)
-    if plot is not None:
-        write_new(plot, _drawn(plot, maps))
-        note(f"wrote {plot}")
-    if as_json:
-        print(json_text(maps.to_dict()))
+    check_plot(plot)
+    path, sources = run_and_sequences(arguments)
+    if tgt and len(tgt) != len(sources):
+        raise UserError(f"{len(sources)} sequences and {len(tgt)} --tgt; give one for each")
+    pairs = (sources, tgt or []) if sources else None
+    if sources and not (path or config):
+        path = newest()
+    inspected = batch_of(path, config, trust_code, pairs, device)
+    heads = inspected.model.settings.n_heads
+    if head > heads:
+        raise UserError(f"--head {head}: this model has {heads} of them; give 1 to {heads}")
+    if plot is not None or panel == HEADS:
+        if inspected.run is None:
+            raise UserError("rules are measured on a run; name one, or train this config")
+        maps = maps_of_batch(inspected.run, inspected.batch, Choice(part, layer))
+        if plot is not None:
+            write_new(plot, _draw(plot, maps))
+            note(f"wrote {plot}")
+        else:
+            _print_maps(maps)
+        _print_rules(maps)
         return
-    console = output()
-    _print(console, maps, draw=plot is None)
-    if one_screen:
-        parts = "--part encoder|decoder|cross shows a part, --part all everything."
-        console.print(Text(parts, "dim"))
+    traced = traces.trace(inspected, part, layer or 1)
+    rules = None
+    if inspected.run is not None:
+        rules = maps_of_batch(inspected.run, inspected.batch, Choice(part, layer or 1))
+    if as_json:
+        found = {} if rules is None else {"heads": [each.to_dict() for each in rules.heads]}
+        print(json_text(traced.to_dict() | found))
+        return
+    tables = traces.tables(traced, inspected.most_padded, head - 1)
+    if panel is not None:
+        print_panels(tables, panel)
+        return
+    print_tables(traces.summary(tables))
+    if rules is not None:
+        _print_rules(rules)
+    print_names(tables, *([HEADS] if rules is not None else []))
 
 
-def _print(console: Console, maps: "AttentionMaps", draw: bool) -> None:
-    """Print the maps if `draw`, one line per head, and the legend. Errors come before output."""
-    narrow, names = min(console.width, 100), axis_names(maps.run.vocabulary.symbols)
+# What each head does --------------------------------------------------------------------------
+
+
+def _print_maps(maps: AttentionMaps) -> None:
+    """Every head on every pair. Errors come before output."""
+    console, names = output(), axis_names(maps.run.vocabulary.symbols)
     drawn = [
         [
             (each.head.part, map_of_head(each, console.width))
             for each in maps.of_pair(row, names.__getitem__)
         ]
-        for row in range(len(maps.batch.src) if draw else 0)
+        for row in range(len(maps.batch.src))
     ]
     console.print(plain(maps.run.title), soft_wrap=True)
-    if draw:
-        console.print(Text("; ".join(_legend(maps)), "dim"), width=narrow)
+    console.print(Text("; ".join(_legend(maps)), "dim"), width=min(console.width, 100))
     for row, blocks in enumerate(drawn):
         console.print(Text("\n") + plain(maps.text(row)), soft_wrap=True)
         for part, group in groupby(blocks, lambda block: block[0]):
             console.print(Text("\n") + Text(TITLES[part], "bold"), soft_wrap=True)
             print_beside([block for _, block in group])
+
+
+def _print_rules(maps: AttentionMaps) -> None:
+    """One line for each head, and what the numbers mean."""
+    console, rows = output(), []
     console.print()
-    rows = []
     for each in maps.heads:
         best, counts = each.best, bool(each.queries)
         interval = f"{best.low:.3f}..{best.high:.3f}"
@@ -130,10 +186,10 @@ def _print(console: Console, maps: "AttentionMaps", draw: bool) -> None:
     counted = {each.part: each.queries for each in maps.heads}
     queries = ", ".join(f"{part} {count:,}" for part, count in counted.items())
     meaning = MEANING.format(basis=maps.basis, queries=queries)
-    console.print(Text(f"\n{meaning}", "dim"), width=narrow)
+    console.print(Text(f"\n{meaning}", "dim"), width=min(console.width, 100))
 
 
-def _legend(maps: "AttentionMaps") -> Iterator[str]:
+def _legend(maps: AttentionMaps) -> Iterator[str]:
     symbols = maps.run.vocabulary.symbols
     scale = " ".join(f"< {level} <= {block}" for level, (block, _) in SHADES.items())
     yield f"weight: blank {scale}, {CLOSED} masked"
@@ -147,7 +203,7 @@ def _legend(maps: "AttentionMaps") -> Iterator[str]:
         yield "rows of pads are left out"
 
 
-def map_of_head(shown: "HeadMap", width: int) -> Text:
+def map_of_head(shown: HeadMap, width: int) -> Text:
     """One head on one pair, below its label. Raises UserError where it does not fit the width."""
     head, room = shown.head, width - max(map(cell_len, shown.queries)) - 1
     narrowest = max(cell_len(letter) for key in shown.keys for letter in key)
@@ -179,7 +235,7 @@ def _shaded(weight: float | None, width: int) -> tuple[str, str]:
     return block * width, style
 
 
-def _label(head: "HeadReport") -> str:
+def _label(head: HeadReport) -> str:
     """The label; without a rule, with the nearest one."""
     if head.best.holds or not head.queries:
         return head.label
@@ -189,18 +245,9 @@ def _label(head: "HeadReport") -> str:
 # In a file ------------------------------------------------------------------------------------
 
 
-def _drawn(path: Path, maps: "AttentionMaps") -> bytes:
-    """All maps as a page for a browser, or in one picture: a block per pair, in it a row per layer
-    and a column per head. Raises UserError."""
-    if path.suffix.lower() == ".html":
-        from toytrans.report.page import page
-        from toytrans.report.sections import attention_of
-
-        return page("toytrans attention", [attention_of(maps)]).encode(errors="replace")
-    import numpy as np
-
-    from toytrans.figures import drawn
-
+def _draw(path: Path, maps: AttentionMaps) -> bytes:
+    """All maps in one picture: a block per pair, in it a row per layer and a column per head.
+    Raises UserError."""
     layers = len({(head.part, head.layer) for head in maps.shown})
     heads, pairs = len(maps.shown) // layers, len(maps.batch.src)
     side = max(1.9, INCHES * max(maps.batch.src.shape[1], maps.batch.tgt_in.shape[1]))
@@ -208,7 +255,7 @@ def _drawn(path: Path, maps: "AttentionMaps") -> bytes:
     if height > TALLEST:
         raise UserError(
             f"--plot {path}: {pairs} x {layers} rows of maps are too many for one "
-            "picture; choose with --part, --layer or --head, or give fewer sequences"
+            "picture; choose one with --layer, or give fewer sequences"
         )
     names = [*SPECIALS, *axis_names(maps.run.vocabulary.symbols)[len(SPECIALS) :]]
 
