@@ -276,6 +276,10 @@ def test_a_wrong_command_line_is_explained_by_the_parser(command, line, fragment
             ["data.test_length=[1, 60000]", "data.test_examples=10000"],
             "data.test_examples: 10,000 pairs of up to 60,000 symbols",
         ),
+        (
+            ["data.task=duplicate", "data.test_length=[1, 30000]", "data.test_examples=10000"],
+            "data.test_examples: 10,000 pairs of up to 60,000 symbols",
+        ),
         (["model.d_model=65536"], "parameters"),
     ],
 )

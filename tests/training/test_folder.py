@@ -94,6 +94,7 @@ def test_a_run_is_never_replaced_and_a_refused_command_changes_nothing(run: Path
         {"config.yaml": "data: {task: copy}", "data.json": '{"posts": []}'},
         {"metrics.jsonl": '{"step": 1}\n'},
         {"metrics.jsonl": "", "notes.txt": "mine"},
+        {"metrics.jsonl": "", "config.yaml": "mine"},
     ],
 )
 def test_a_folder_that_holds_something_else_is_left_alone(here: Path, refused: Refused, files):
@@ -107,8 +108,15 @@ def test_a_folder_that_holds_something_else_is_left_alone(here: Path, refused: R
 
 
 @pytest.mark.usefixtures("here")
-@pytest.mark.parametrize("left", [(), ("metrics.jsonl", "data.json")])
-def test_a_training_killed_before_its_config_was_written_starts_again(command: Command, left):
+@pytest.mark.parametrize(
+    "left",
+    [
+        (),
+        ("metrics.jsonl", "data.json"),
+        ("metrics.jsonl", "data.json", "environment.json", "config.yaml"),
+    ],
+)
+def test_a_training_killed_before_it_was_described_starts_again(command: Command, left):
     Path("r").mkdir()
     for name in left:
         Path("r", name).touch()

@@ -36,6 +36,13 @@ def test_what_a_run_directory_holds(command: Command):
     assert str(state) == "finished" and state.exact_match is not None
 
 
+def test_a_run_that_goes_on_from_step_0_has_a_checkpoint(command: Command):
+    command(*TRAIN, "--set", "train.max_steps=0")
+    resolved = Path("r/resolved.yaml").read_text()
+    Path("r/resolved.yaml").write_text(resolved.replace("max_steps: 0", "max_steps: 2"))
+    assert str(state_of(Path("r"))) == "unfinished, step 0 of 2"
+
+
 def test_both_saved_configs_train_the_run_again(command: Command):
     command(*TRAIN, "--set", "model.positions=rotary")
     given, resolved = (

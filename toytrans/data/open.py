@@ -46,9 +46,10 @@ def check_lengths(task: Task, data: DataSettings, model: ModelSettings) -> None:
         if room is not None and high > room:
             raise BadKey(f"data.{split}_length", too_long(high, room, model))
         examples = data.examples[split]
-        if split != "train" and examples is not None and examples * high > MOST_IDS:
+        longest = max(high, task.growth * high + task.extra)  # source or target
+        if split != "train" and examples is not None and examples * longest > MOST_IDS:
             reason = (
-                f"{examples:,} pairs of up to {high:,} symbols are more than {MOST_IDS:,} ids; "
+                f"{examples:,} pairs of up to {longest:,} symbols are more than {MOST_IDS:,} ids; "
                 f"lower it, or data.{split}_length"
             )
             raise BadKey(f"data.{split}_examples", reason)

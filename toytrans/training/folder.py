@@ -76,6 +76,11 @@ def check_folder_is_free(path: Path) -> None:
             "another --out"
         )
     begun = {METRICS, DATA, ENVIRONMENT, *(draft.name for draft in drafts_in(path))}
+    if {
+        DATA,
+        ENVIRONMENT,
+    } <= names:  # a training writes them before the config; else it is a user's
+        begun.add(CONFIG)
     file = path / METRICS
     if names and not (names <= begun and file.is_file() and file.stat().st_size == 0):
         raise UserError(

@@ -87,8 +87,9 @@ class RunState:
     def __str__(self) -> str:
         if self.state in ("finished", "damaged"):
             return self.state
-        so_far = f"step {self.step:,} of {self.max_steps:,}" if self.step else "no checkpoint"
-        return f"{self.state}, {so_far}"
+        if self.step is None:
+            return f"{self.state}, no checkpoint"
+        return f"{self.state}, step {self.step:,} of {self.max_steps:,}"
 
 
 class Run:
