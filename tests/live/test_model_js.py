@@ -59,10 +59,7 @@ def rounded(**options: Any) -> Transformer:
 
 
 def weights_of(model: Transformer) -> dict[str, torch.Tensor]:
-    weights = {name: values.detach().float() for name, values in model.named_parameters()}
-    if model.settings.random_positions:
-        weights["positions.fixed"] = model.get_buffer("positions.fixed")
-    return weights
+    return {name: values.detach().float() for name, values in model.named_parameters()}
 
 
 def load(js: Any, model: Transformer) -> None:
@@ -75,6 +72,9 @@ def load(js: Any, model: Transformer) -> None:
         "source_bos": settings.source_bos,
         "target_growth": GROWTH,
         "max_length": settings.max_length,
+        "fixed_places": model.get_buffer("positions.fixed").tolist()
+        if settings.random_positions
+        else None,
     }
     shapes = [[name, list(values.shape)] for name, values in weights.items()]
     js.evaluate(

@@ -77,7 +77,7 @@ def test_the_weights_are_those_of_the_run_bit_for_bit(folder: Path) -> None:
         data_in(folder / "one.html"),
         tensors_of(folder / "one", load(folder / "one").step),
     )
-    (shown,) = data["snapshots"]
+    *_, shown = data["snapshots"]
     raw, start = base64.b64decode(shown["weights"]), 0
     names = {name.removeprefix("weights/") for name in saved if name.startswith("weights/")}
     assert {name for name, _ in data["shapes"]} == names
@@ -86,6 +86,21 @@ def test_the_weights_are_those_of_the_run_bit_for_bit(folder: Path) -> None:
         assert raw[start : start + size] == saved[f"weights/{name}"]
         start += size
     assert start == len(raw)
+
+
+def test_snapshots_are_rounded_as_numpy_rounds(here: Path, command: Command) -> None:
+    """The weights of a step in the page are those of its checkpoint, in fp16."""
+    keep = ("--set", "train.keep_checkpoints=9", "--set", "train.eval_every=1")
+    assert command("train", "c.yaml", *keep, "--out", "r").code == 0
+    assert command("live", "r", "--checkpoint", "6", "--out", "r.html").code == 0
+    data = data_in(Path("r.html"))
+    assert [each["step"] for each in data["snapshots"]] == [0, 1, 3, 6]
+    assert [each["kind"] for each in data["snapshots"]] == ["f2", "f2", "f2", "f4"]
+    for snapshot in data["snapshots"][1:3]:
+        saved = tensors_of("r", snapshot["step"])
+        names = [f"weights/{name}" for name, _ in data["shapes"]]
+        numbers = np.frombuffer(b"".join(saved[name] for name in names), "<f4")
+        assert base64.b64decode(snapshot["weights"]) == numbers.astype("<f2").tobytes()
 
 
 def test_a_page_is_whole_and_asks_for_nothing(folder: Path) -> None:
@@ -97,14 +112,16 @@ def test_a_page_is_whole_and_asks_for_nothing(folder: Path) -> None:
         assert word not in without_data
 
 
-def test_the_page_of_the_first_run_is_small(
-    trained: tuple[Path, str], here: Path, command: Command
-) -> None:
-    run = trained[0] / "runs/textbook"
-    answer = command("live", str(run))
-    assert answer.code == 0 and "wrote live.html, 1.4 MB" in answer.out
-    assert Path("live.html").stat().st_size <= 1.4e6
-    assert command("live", str(run)).out.startswith("wrote live-2.html")
+def test_the_page_of_the_first_run(trained: tuple[Path, str], here: Path, command: Command) -> None:
+    """It is small enough to be sent: with the steps of its training, and without."""
+    shutil.copytree(trained[0] / "runs/textbook", here / "textbook")
+    answer = command("live", "textbook")
+    assert answer.code == 0 and "wrote live.html, 5." in answer.out
+    assert len(data_in(Path("live.html"))["snapshots"]) == 8
+    assert Path("live.html").stat().st_size <= 6e6
+    shutil.rmtree("textbook/snapshots")
+    assert command("live", "textbook").out.startswith("wrote live-2.html, 1.4 MB")
+    assert Path("live-2.html").stat().st_size <= 1.4e6
 
 
 # What it counts --------------------------------------------------------------------------------
@@ -300,6 +317,31 @@ def test_hovering_previews_and_a_click_pins(page: Any) -> None:
     assert text_of(page, "reading").startswith("Place 1 ")
     cells.nth(3).locator("td").first.click()
     assert text_of(page, "step-name").startswith("step 3 ")
+
+
+def test_the_model_at_another_step_of_its_training(page: Any, folder: Path) -> None:
+    steps = [each["step"] for each in data_in(folder / "one.html")["snapshots"]]
+    assert steps[0] == 0 and len(steps) > 3
+    trained = counts_of(page)
+    page.locator("#at").focus()
+    page.keyboard.press("Home")
+    assert text_of(page, "at-step") == "step 0" and "at=0" in page.evaluate("location.hash")
+    assert counts_of(page)[0] < trained[0]
+    assert "as learned" in text_of(page, "alone-usual")
+    page.wait_for_selector("#fate td[data-column]")
+    columns = page.locator("#fate thead th").all_text_contents()
+    assert columns == [str(step) for step in steps]
+    shares = page.locator("#fate tbody tr").first.locator("td[data-column]")
+    shown = float(shares.first.get_attribute("aria-label").split()[-1])
+    name = page.locator("#fate tbody th").first.text_content()
+    given = page.evaluate(
+        "(name) => softmax(now.given[0].logits)[[...Array(now.size).keys()].find("
+        "(id) => nameOf(id) === name)]",
+        name,
+    )
+    assert shown == pytest.approx(given, abs=6e-4)
+    shares.last.click()
+    assert counts_of(page) == trained
 
 
 # Its address -----------------------------------------------------------------------------------

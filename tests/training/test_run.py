@@ -24,7 +24,7 @@ def steps() -> list[int]:
 def test_what_a_run_directory_holds(command: Command):
     command(*TRAIN)
     files = {"config.yaml", "resolved.yaml", "data.json", "environment.json"}
-    files |= {"metrics.jsonl", "checkpoints.json", "checkpoints"}
+    files |= {"metrics.jsonl", "checkpoints.json", "checkpoints", "snapshots"}
     assert set(os.listdir("r")) == files
     run = Run.open(Path("r"))
     expected = {"torch", "python", "device", "threads", "precision", "toytrans", "config"}

@@ -24,12 +24,13 @@ from toytrans.references import is_reference, shown
 from toytrans.tokens import FIRST_SYMBOL_ID
 from toytrans.training.checkpoint import read_progress
 from toytrans.training.run import Run
-
-MOST_PARAMETERS = 2_000_000
-"""Numbers of a model that runs in a page: one of them takes 5.3 bytes there."""
+from toytrans.training.snapshots import MOST_PARAMETERS, read_snapshot, snapshot_steps
 
 COUNTED, LONGER = 500, 20
 """Validation pairs that the page counts on, and test pairs beyond the training lengths."""
+
+SNAPSHOTS = 8
+"""Steps of training whose weights the page has, the shown one among them."""
 
 PROVED = 3
 """Pairs whose logits the page compares with those of PyTorch."""
@@ -85,6 +86,7 @@ def payload(run: Run, follow: Follow = lambda what: None) -> dict[str, Any]:
     """All that the page knows of a run, as JSON takes it. Raises UserError."""
     check_fits(run)
     weights = weights_of(run)
+    weights.pop("positions.fixed", None)  # whole numbers, which fp16 would round
     follow("pairs")
     counted = counted_pairs(run)
     longer = longer_pairs(run)
@@ -94,7 +96,7 @@ def payload(run: Run, follow: Follow = lambda what: None) -> dict[str, Any]:
     return {
         "about": described(run),
         "shapes": [[name, list(each.shape)] for name, each in weights.items()],
-        "snapshots": [{"step": run.step, "kind": "f4", "weights": packed(weights, "<f4")}],
+        "snapshots": snapshots_of(run, weights),
         "pairs": [[*each, seen] for each, seen in zip(texts(run, counted), met, strict=True)],
         "longer": texts(run, longer),
         "curve": [
@@ -116,6 +118,7 @@ def described(run: Run) -> dict[str, Any]:
     name = Path(shown(task)).name if task and is_reference(task) else task
     return about(run) | {
         "max_length": run.config.model.max_length,
+        "fixed_places": fixed_places(run),
         "task": name or "pairs of files",
         "rule": rule,
         "train_length": list(run.facts.train_length),
@@ -125,6 +128,31 @@ def described(run: Run) -> dict[str, Any]:
         "fault": fault or "",
         "learned_without": list(LEARNED_WITHOUT.get(fault, ())) if fault else [],
     }
+
+
+def fixed_places(run: Run) -> list[int] | None:
+    """The places at which a model with random positions evaluates; None for any other."""
+    if not run.config.model.random_positions:
+        return None
+    return run.model.get_buffer("positions.fixed").tolist()
+
+
+def snapshots_of(run: Run, weights: dict[str, Tensor]) -> list[dict[str, Any]]:
+    """The weights of a few steps in their order: before the run's step in fp16, its own in fp32."""
+    shapes = {name: values.shape for name, values in weights.items()}
+    before = {
+        step: found
+        for step in snapshot_steps(run.path)
+        if step < run.step
+        and (found := read_snapshot(run.path, step))
+        and {name: values.shape for name, values in found.items()} == shapes
+    }
+    steps = [*before][:1] + [*before][1:][2 - SNAPSHOTS :]
+    packs = [(step, "f2", {name: before[step][name] for name in weights}) for step in steps]
+    return [
+        {"step": step, "kind": kind, "weights": packed(values, f"<{kind}")}
+        for step, kind, values in (*packs, (run.step, "f4", weights))
+    ]
 
 
 def packed(weights: dict[str, Tensor], kind: str) -> str:

@@ -6,6 +6,7 @@
     environment.json   versions, device, precision, what else can change numbers
     metrics.jsonl      one record a line, only appended to; the training holds its lock
     checkpoints.json   checkpoints/step-N.safetensors: see checkpoint.py
+    snapshots/         weights of a few steps for the live page: see snapshots.py
 
 `RunWriter` writes them, and `Run` reads them. The lock is that of the open metrics.jsonl, which the
 system releases when the process ends, however it ends. Linux has locks of open files (OFD), which

@@ -43,6 +43,7 @@ from toytrans.training.distributed import (
 )
 from toytrans.training.folder import Record
 from toytrans.training.optimization import AdamW, objective_of
+from toytrans.training.snapshots import keep_snapshot
 from toytrans.training.writer import RunWriter
 
 if TYPE_CHECKING:
@@ -112,6 +113,8 @@ class Trainer:
         batches = training_batches(self.dataset, self.settings, progress.pairs_used)
         with contextlib.closing(batches):
             while reason is None:
+                if self.writer:
+                    keep_snapshot(self.writer.path, self.model, progress.step, train.max_steps)
                 self.take_step(list(islice(batches, train.accumulate)))
                 progress.elapsed_s += self._lap()
                 if self._is_told_to_stop() or self._save_is_overdue():

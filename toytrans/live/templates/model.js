@@ -169,7 +169,7 @@ class Model {
     const table = this.weights[`${name}.weight`] || this.weights["src_embedding.weight"];
     const x = new Float64Array(ids.length * this.width), root = Math.sqrt(this.width);
     const vectorOf = switches.places && POSITIONS[this.options.positions].vectorOf;
-    const drawn = this.weights["positions.fixed"];  // the places of random positions
+    const drawn = this.about.fixed_places;  // those of a model with random positions
     ids.forEach((id, n) => {
       const row = table.subarray(id * this.width, (id + 1) * this.width);
       const place = drawn ? drawn[start + n] : start + n;

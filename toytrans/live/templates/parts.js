@@ -71,7 +71,7 @@ function sourceChip(id, place) {
 function outputChip(line, id, t) {
   const text = id === undefined ? "–" : nameOf(id), wanted = now.labels?.[t];
   const verdict = !now.labels ? "" : id === wanted ? "right" : "wrong";
-  const right = wanted === undefined ? "nothing" : nameOf(wanted);
+  const right = wanted === undefined ? "–" : nameOf(wanted);
   const says = verdict === "wrong" ? `, wrong, the answer has ${right}` : verdict && ", right";
   return element("button", {
     type: "button", class: `chip ${verdict}`, tabindex: -1,
@@ -159,6 +159,7 @@ function statusText() {
   if (back) runs.push(`with ${back}`);
   const how = runs.length ? runs.join(" and ") : "as it learned";
   const first = `This model learned with ${learned}; it now runs ${how}.`;
+  if (state.at !== SHOWN) return `${first} Its weights are those of step ${state.at}.`;
   if (!runs.length && !state.pads) return first;
   const { moved } = now;
   const by = moved ? `move by up to ${moved.toPrecision(2)}` : "stay equal to the last bit";
