@@ -141,6 +141,7 @@ import sys
 from datetime import timedelta
 from toytrans.cli import main
 from toytrans.training import distributed
+assert distributed.LONGEST_WAIT >= timedelta(minutes=10), "and not by another name"
 distributed.LONGEST_WAIT = timedelta(seconds=float(sys.argv.pop(1)))
 main()
 """

@@ -14,6 +14,9 @@ from toytrans.errors import UserError
 from toytrans.training.checkpoint import StopReason
 from toytrans.training.signals import handled_by
 
+LONGEST_WAIT = timedelta(hours=1)
+"""For other processes to start, or for the first one to evaluate."""
+
 
 def rank_and_processes() -> tuple[int, int]:
     """The rank of this process, and how many there are."""
@@ -49,8 +52,7 @@ def connect(device: str) -> Iterator[str]:
     try:
         with handled_by(signal.SIG_DFL):  # what waits in C calls no handler of Python's
             backend = "cpu:gloo,cuda:nccl" if on_gpu else "gloo"
-            longest_wait = timedelta(hours=1)  # for others to start, or for an evaluation
-            distributed.init_process_group(backend, timeout=longest_wait)
+            distributed.init_process_group(backend, timeout=LONGEST_WAIT)
         yield f"cuda:{os.environ.get('LOCAL_RANK', 0)}" if on_gpu else device
         distributed.destroy_process_group()
     except RuntimeError as error:
