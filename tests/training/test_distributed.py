@@ -6,13 +6,17 @@ import signal
 import socket
 import subprocess
 import sys
+import time
 from pathlib import Path
+from unittest.mock import patch
 
 import pytest
 import torch
 from conftest import made_once, tensors_of, tiny_yaml, trainer_of
 from forked import COMMAND, Ended, Forked
 
+from toytrans.evaluation import evaluate
+from toytrans.training import trainer as trainer_module
 from toytrans.training.checkpoint import load_checkpoint
 from toytrans.training.devices import tune_process
 from toytrans.training.distributed import connect, rank_and_processes
@@ -61,10 +65,9 @@ def train_until(trainer: Trainer, step: int, rank: int) -> None:
     take_step = trainer.take_step
 
     def interrupted(dealt):
-        taken = take_step(dealt)
+        take_step(dealt)
         if trainer.progress.step == step and rank_and_processes()[0] == rank:
             trainer.stop()
-        return taken
 
     trainer.take_step = interrupted
     list(trainer.train())
@@ -83,6 +86,23 @@ def interrupt_and_resume(folder: Path) -> None:
     train_until(trainer_in(folder / "shrunk", **SCENARIOS["fp64"]), step=SHRUNK, rank=1)
 
 
+def evaluate_for_long(run: Path) -> None:
+    """Train for few of the seconds that are allowed, with one evaluation that takes more."""
+    train = {"max_steps": 4, "eval_every": 2, "max_seconds": 2.0}
+    trainer = trainer_in(run, train=train)
+
+    def evaluate_slowly(*given):
+        if trainer.progress.step == 2:
+            time.sleep(2.5)
+        return evaluate(*given)
+
+    with patch.object(trainer_module, "evaluate", evaluate_slowly):
+        list(trainer.train())
+    seconds = trainer.progress
+    assert seconds.elapsed_s < 2.0 < 2.5 <= seconds.evaluation_s
+    assert trainer.stop_reason == "max_steps" and seconds.step == 4
+
+
 def in_two_processes() -> None:
     """The program of each of two processes; its argument is the folder to write to."""
     folder = Path(sys.argv[1])
@@ -90,6 +110,7 @@ def in_two_processes() -> None:
     with connect("cpu"):
         train_all(folder)
         interrupt_and_resume(folder)
+        evaluate_for_long(folder / "evaluated for long")
 
 
 # What is seen of it ------------------------------------------------------------------------------
@@ -106,7 +127,7 @@ take_step = Trainer.take_step
 def step(self, dealt):
     if self.progress.step == 9 and rank_and_processes()[0] == 1:
         os.kill(os.getpid(), signal.SIGKILL)
-    return take_step(self, dealt)
+    take_step(self, dealt)
 
 Trainer.take_step = step
 main()
@@ -180,6 +201,12 @@ def assert_same(ours: Path, theirs: Path) -> None:
 
 def test_a_signal_to_one_process_stops_all_and_nothing_shows_after_resuming(two):
     assert_same(two / "interrupted", two / "dropout")
+
+
+def test_no_process_counts_the_evaluation_as_training(two):
+    """A process that did would stop them all, for want of time; each looks at its own seconds."""
+    steps = [record["step"] for record in Run.open(two / "evaluated for long").records]
+    assert steps == [1, 2, 3, 4]
 
 
 def test_a_run_goes_on_with_fewer_processes(two, one):

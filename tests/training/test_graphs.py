@@ -29,15 +29,19 @@ def run_again(work):
 
 def trainer_in(run: Path, capture: Capture | None, model: dict, **train) -> Trainer:
     step_graphs = StepGraphs(CPU, capture, print)
-    sections = {"data": DATA, "model": LAYERS | model, "train": {"eval_every": 1000} | train}
+    sections = {
+        "data": DATA,
+        "model": LAYERS | model,
+        "train": {"log_every": 1, "eval_every": 1000} | train,
+    }
     return trainer_of(run, "reverse", step_graphs=step_graphs, **sections)
 
 
 def numbers(trainer: Trainer, steps: int) -> list[torch.Tensor]:
     """Loss and gradient norm after each of some steps; then the weights."""
     found = []
-    for dealt in islice(training_batches(trainer.dataset, trainer.settings), steps):
-        found += [number.clone() for number in trainer.take_step([dealt])]
+    for record in islice(trainer.train(), steps):
+        found += [torch.tensor(record["loss"]), torch.tensor(record["grad_norm"])]
     return found + [parameter.detach().clone() for parameter in trainer.model.parameters()]
 
 

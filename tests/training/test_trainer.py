@@ -160,6 +160,32 @@ def test_what_is_not_finite_ends_training_and_is_not_saved(
         assert record["valid_loss"] is None
 
 
+class Arriving(list):
+    """Signals, of which one arrives after so many looks at them that follow a step."""
+
+    def __init__(self, trainer, step: int, looks: int) -> None:
+        self.trainer, self.step, self.looks = trainer, step, looks
+
+    def __bool__(self) -> bool:
+        now = self.trainer.progress.step
+        if now == self.step:
+            self.looks -= 1
+        return now > self.step or self.looks < 0
+
+
+@pytest.mark.parametrize("looks", [0, 1])
+def test_a_signal_saves_nothing_that_has_diverged_whenever_it_arrives(tmp_path, monkeypatch, looks):
+    """Also between two looks at the signals of one step, which leaves no time for another step."""
+    train = {"max_steps": 6, "eval_every": 6, "log_every": 6}
+    trainer = trainer_of(tmp_path / "run", data=DATA, train=train)
+    spoil(trainer, monkeypatch, 3, "loss")
+    trainer.signals = signals = Arriving(trainer, 3, looks)
+    list(trainer.train())
+    assert signals.looks < looks, "it was looked at"
+    assert saved_steps(tmp_path / "run") == []
+    assert (trainer.stop_reason, trainer.not_finite) == ("diverged", "loss")
+
+
 @pytest.mark.usefixtures("here")
 def test_a_command_whose_training_diverges_has_exit_code_1(command):
     answer = command("train", "c.yaml", "--out", "r", "--set", "train.lr=1e30")

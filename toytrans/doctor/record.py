@@ -84,7 +84,7 @@ class RunSnapshot:
         """Whether training came to its end, by the records or by the newest checkpoint."""
         train = self.config.train
         return self.step >= train.max_steps or bool(
-            self.progress and self.progress.stop_reason(train)
+            self.progress and self.progress.reached_limit(train)
         )
 
     @cached_property

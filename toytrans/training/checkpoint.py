@@ -105,7 +105,7 @@ class Progress(Saved):
             self.best_step, self.evaluations_since_best = self.step, 0
             self.best_exact_match, self.best_loss = exact_match, loss
 
-    def stop_reason(self, train: TrainConfig) -> StopReason | None:
+    def reached_limit(self, train: TrainConfig) -> StopReason | None:
         """The limit or the goal that the training has reached, if there is one."""
         if self.step >= train.max_steps:
             return "max_steps"

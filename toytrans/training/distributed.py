@@ -1,11 +1,13 @@
 """Several processes, which torchrun has started, train one model: each takes its rows of a batch,
-and gradients are summed once a step. The first alone evaluates and writes. One does all of that."""
+and gradients are summed once a step. The first alone evaluates, which it tells the others, and
+writes. One process does all of that."""
 
 import os
 import signal
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from datetime import timedelta
+from typing import TypeVar
 
 import torch
 from torch import Tensor, distributed, nn
@@ -16,6 +18,8 @@ from toytrans.training.signals import handled_by
 
 LONGEST_WAIT = timedelta(hours=1)
 """For other processes to start, or for the first one to evaluate."""
+
+Told = TypeVar("Told")
 
 
 def rank_and_processes() -> tuple[int, int]:
@@ -40,6 +44,15 @@ def agree(reason: StopReason | None) -> StopReason | None:
     reasons: list[StopReason | None] = [None] * distributed.get_world_size()
     distributed.all_gather_object(reasons, reason)
     return next(filter(None, reasons), None)
+
+
+def told_by_first(value: Told) -> Told:
+    """The value of the first process, which the others wait for."""
+    if not distributed.is_initialized():
+        return value
+    values = [value]
+    distributed.broadcast_object_list(values, src=0)
+    return values[0]
 
 
 @contextmanager

@@ -213,7 +213,7 @@ class Run:
         train = self.config.train
         with contextlib.suppress(UserError):  # the command that reads the checkpoint raises it
             progress = self.progress()
-            if progress is not None and not progress.stop_reason(train):
+            if progress is not None and not progress.reached_limit(train):
                 return f"step {progress.step} of {train.max_steps}"
         return ""
 
@@ -374,7 +374,7 @@ def state_of(path: Path) -> RunState:
     if progress is not None:
         step, match = progress.step, progress.best_exact_match
         best = match if match >= 0 else None
-        if state == "unfinished" and progress.stop_reason(run.config.train):
+        if state == "unfinished" and progress.reached_limit(run.config.train):
             state = "finished"
     return RunState(state, step, run.config.train.max_steps, best, run.config.fault)
 

@@ -23,6 +23,7 @@ from toytrans.data.hashing import key_of
 from toytrans.data.pairs import Dataset, all_pairs
 from toytrans.evaluation import evaluate
 from toytrans.model.seq2seq import Seq2Seq
+from toytrans.scores import Summary
 from toytrans.training.checkpoint import (
     Progress,
     StopReason,
@@ -40,6 +41,7 @@ from toytrans.training.distributed import (
     agree,
     rank_and_processes,
     sum_over_processes,
+    told_by_first,
 )
 from toytrans.training.folder import Record
 from toytrans.training.optimization import AdamW, objective_of
@@ -117,13 +119,16 @@ class Trainer:
                     keep_snapshot(self.writer.path, self.model, progress.step, train.max_steps)
                 self.take_step(list(islice(batches, train.accumulate)))
                 progress.elapsed_s += self._lap()
-                if self._is_told_to_stop() or self._save_is_overdue():
+
+                if self._save_is_overdue():  # by the clock of this process
                     self._look_for_divergence()
                 reason = self._reason_to_stop()
                 evaluates = is_end(reason) or progress.step % train.eval_every == 0
-                logs = progress.step % train.log_every == 0
-                if evaluates or logs or reason == "diverged":
+                records = evaluates or progress.step % train.log_every == 0
+                if records or reason is not None:
                     self._look_for_divergence()
+
+                if records or self.not_finite:
                     record = self._sum_up_steps()
                     if evaluates and not self.not_finite:
                         record |= self._evaluate()
@@ -141,15 +146,12 @@ class Trainer:
         self._told_to_stop = True
 
     def _reason_to_stop(self) -> StopReason | None:
-        """Why training stops now, for all processes: the first alone knows the validation loss, and
-        each has its own clock and signals."""
+        """Why training stops now, for all processes: each has its own clock and signals."""
         if self.not_finite:
             return agree("diverged")
-        reached = self.progress.stop_reason(self.settings.train)
-        return agree(reached or ("interrupted" if self._is_told_to_stop() else None))
-
-    def _is_told_to_stop(self) -> bool:
-        return self._told_to_stop or bool(self.signals)
+        reached = self.progress.reached_limit(self.settings.train)
+        is_told_to_stop = self._told_to_stop or bool(self.signals)
+        return agree(reached or ("interrupted" if is_told_to_stop else None))
 
     def _save_is_overdue(self) -> bool:
         return self.progress.elapsed_s - self._saved_at > SECONDS_BETWEEN_SAVES
@@ -161,11 +163,8 @@ class Trainer:
 
     # One step
 
-    def take_step(self, dealt: list[DealtBatch]) -> tuple[Tensor, Tensor]:
-        """Take one step on some batches, which together are the batch of this step.
-
-        Returns what `update` does; the next step may overwrite it.
-        """
+    def take_step(self, dealt: list[DealtBatch]) -> None:
+        """Take one step on some batches, which together are the batch of this step."""
         progress, window = self.progress, self.progress.window
         self._seed_dropout()
         parts = [self.objective.prepare(each.batch) for each in dealt]
@@ -182,7 +181,6 @@ class Trainer:
         window.tokens += divisor
         window.padded += sum(each.batch.padded_tokens for each in dealt)
         window.real += sum(each.batch.real_tokens for each in dealt)
-        return loss, self._grad_norm
 
     def update(
         self, parts: list[Batch], divisor: int | Tensor, lr: float | Tensor
@@ -190,8 +188,9 @@ class Trainer:
         """Forward, loss, backward, clip, AdamW. The host reads nothing back from the device, so
         that a CUDA graph can hold it.
 
-        divisor: of the summed loss, the real target tokens of all parts over all processes. lr: the
-        learning rate. Both may be scalars on the device.
+        divisor: what the summed loss of all parts is divided by, over all processes: their real
+            target tokens, unless a fault divides by something else. lr: the learning rate. Both may
+            be scalars on the device.
         Returns the summed loss in nats, and the norm of the gradient before it is clipped.
         """
         self.optimizer.zero_grad()
@@ -202,8 +201,8 @@ class Trainer:
         return loss, norm
 
     def backward(self, parts: list[Batch], divisor: int | Tensor) -> Tensor:
-        """Leave in the parameters the gradient of the mean loss over the target tokens of all
-        parts, which is that of one large batch with all their rows. Returns the summed loss."""
+        """Leave in the parameters the gradient of the summed loss of all parts over the divisor,
+        which is that of one large batch with all their rows. Returns the summed loss."""
         total = torch.zeros((), device=self.device)
         smoothing = self.settings.train.label_smoothing
         for part in parts:
@@ -259,13 +258,14 @@ class Trainer:
 
     def _evaluate(self) -> Record:
         """Measure the validation data without label smoothing, and note whether this step is the
-        best so far. The other processes wait for the first one."""
-        if self.rank > 0:
-            return {}
+        best so far. The first process measures; the others wait until it tells them."""
         progress = self.progress
         progress.elapsed_s += self._lap()
-        pairs = all_pairs(self.dataset, "valid")
-        measured = evaluate(self.model, pairs, self.dataset.facts).summary()
+        measured: Summary = {}
+        if self.rank == 0:
+            pairs = all_pairs(self.dataset, "valid")
+            measured = evaluate(self.model, pairs, self.dataset.facts).summary()
+        measured = told_by_first(measured)
         if math.isfinite(measured["loss"]):
             progress.note_evaluation(measured["exact_match"], measured["loss"])
         else:
@@ -276,8 +276,9 @@ class Trainer:
     # Divergence
 
     def _look_for_divergence(self) -> None:
-        """Note the first number of the last steps that is not finite. This waits for the device,
-        so it is done where a record or a checkpoint is due, and not after every step."""
+        """Note the first number of the last steps that is not finite. It is the same in all
+        processes. This waits for the device, so it is done before a record or a checkpoint, and not
+        after every step."""
         for name, number in (("loss", self._loss_sum), ("gradient", self._grad_norm)):
             if not self.not_finite and not math.isfinite(float(number)):
                 self.not_finite = name
