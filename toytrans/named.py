@@ -1,7 +1,7 @@
 """Parts that are imported when something names them: "toytrans.model.positions.rotary:Rotary".
 
-A training uses one scheme of positions out of eight and one source of pairs out of three. Tables of
-such parts hold their places as text, so that what a config does not name is not imported.
+A training uses one scheme of positions out of eight. Tables of such parts hold their places as
+text, so that what a config does not name is not imported.
 """
 
 from importlib import import_module

@@ -12,7 +12,6 @@ import torch
 from torch import Tensor
 
 from toytrans.data.pairs import Side
-from toytrans.named import import_named
 
 if TYPE_CHECKING:
     from toytrans.html import Shown
@@ -148,8 +147,9 @@ class Scores:
 
     def table(self) -> "Shown":
         """The parts, and every group of lengths."""
-        table: Shown = import_named("toytrans.score_tables:table_of")(self)
-        return table
+        from toytrans.score_tables import table_of
+
+        return table_of(self)
 
     def __repr__(self) -> str:
         return str(self.table())

@@ -18,7 +18,6 @@ import toytrans
 from toytrans import references
 from toytrans.cli.terminal import note, reporter, silence
 from toytrans.errors import UserError, ran_out_of_memory, shortened
-from toytrans.named import import_named
 from toytrans.training import signals
 
 TRAIN, LOOK, PROVE, LEARN = "Train", "Look", "Prove", "Learn"
@@ -232,7 +231,9 @@ def _fault_in_user_code(error: BaseException) -> str | None:
     """An exception in one line, if it came through code of the user's."""
     if not references.trusted:
         return None
-    return import_named("toytrans.user_code:fault_in_user_code")(error)
+    from toytrans.user_code import fault_in_user_code
+
+    return fault_in_user_code(error)
 
 
 def _refuse(message: str) -> int:

@@ -24,7 +24,6 @@ from toytrans.config.faults import fault_remark
 from toytrans.config.load import load_config, load_saved_config
 from toytrans.config.schema import Config
 from toytrans.errors import UserError, how_to_install, share
-from toytrans.named import import_named
 from toytrans.references import is_shipped
 from toytrans.training.folder import CONFIG, Record
 from toytrans.training.signals import exit_if_signalled
@@ -79,8 +78,9 @@ def train(
     if file is not None:
         name, config = file.stem, load_config(file, overrides or [], by_option)
     elif resume and out is not None:
-        # A run's code may be trusted where the run is opened, and there alone.
-        import_named("toytrans.training.run:Run").open(out, trust_code)
+        from toytrans.training.run import Run
+
+        Run.open(out, trust_code)  # code of a run may be trusted where it is opened, and only there
         name, config = out.name, load_saved_config(out / CONFIG, overrides or [], by_option)
     else:
         raise UserError("no config; name one, say `toytrans train textbook`")
@@ -127,8 +127,9 @@ def _follow(trainer: "Trainer", run: Path, logged: bool) -> None:
         bar = stack.enter_context(Bar(progress.step / max(total, 1)))
         copy: Callable[[Record], None] | None = None
         if logged:
-            copied = import_named("toytrans.cli.tensorboard:copied_to_tensorboard")
-            copy = stack.enter_context(copied(run, progress))
+            from toytrans.cli.tensorboard import copied_to_tensorboard
+
+            copy = stack.enter_context(copied_to_tensorboard(run, progress))
         for record in trainer.train():
             step, elapsed = int(record["step"]), record["elapsed_s"]
             rate = (record["target_tokens"] - tokens) / max(elapsed - seconds, 1e-9)

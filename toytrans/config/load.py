@@ -23,7 +23,6 @@ from toytrans.config.yaml import (
     write_yaml,
 )
 from toytrans.errors import UserError, did_you_mean
-from toytrans.named import import_named
 from toytrans.references import SHIPPED, is_reference, trust
 
 KEY_OPTIONS = {"device": "--device", "fault": "--break", "seed": "--seed"}
@@ -155,7 +154,8 @@ def validate(kind: type[Description], tree: Tree) -> Description:
         with naming_origins(tree.origins):
             return kind.model_validate(tree.values)
     except ValidationError as error:
-        reason_of = import_named("toytrans.config.refusals:reason_of")
+        from toytrans.config.refusals import reason_of
+
         raise UserError(reason_of(error, tree.origins)) from None
 
 

@@ -10,7 +10,6 @@ from toytrans.data.pairs import MOST_IDS, SPLITS, DataFacts, Dataset, all_pairs,
 from toytrans.data.task_pairs import Task, TaskPairs
 from toytrans.data.tasks import TASKS
 from toytrans.errors import BadKey, did_you_mean
-from toytrans.named import import_named
 from toytrans.references import is_reference, shown
 
 
@@ -19,7 +18,9 @@ def task_of(data: DataConfig) -> Task:
     name = data.task
     assert name is not None, "files have no task"
     if is_reference(name):
-        return import_named("toytrans.data.own_tasks:own_task")(data)
+        from toytrans.data.own_tasks import own_task
+
+        return own_task(data)
     if name not in TASKS:
         raise BadKey("data.task", f"found {name!r}; {did_you_mean(name, TASKS)}")
     return TASKS[name]
@@ -66,9 +67,13 @@ def open_dataset(settings: Settings, facts: DataFacts | None = None) -> Dataset:
     """The pairs that a config names. facts: those of the run that was trained on them."""
     data = settings.data
     if data.files is not None:
-        return import_named("toytrans.data.files:FilePairs")(data.files, settings, facts)
+        from toytrans.data.files import FilePairs
+
+        return FilePairs(data.files, settings, facts)
     if is_reference(data.task):
-        return import_named("toytrans.data.own_tasks:open_own_task")(settings, facts)
+        from toytrans.data.own_tasks import open_own_task
+
+        return open_own_task(settings, facts)
     return TaskPairs(task_of(data), data, settings.data_seed)
 
 

@@ -44,7 +44,8 @@ def build_sound_model(settings: ModelSettings, vocabulary: Vocabulary) -> Seq2Se
     """The transformer with fresh weights, or the user's own model. Raises UserError where the
     user's code is not one."""
     if settings.class_ is not None:
-        build_own_model = import_named("toytrans.model.own:build_own_model")
+        from toytrans.model.own import build_own_model
+
         return build_own_model(settings, settings.class_, len(vocabulary))
     return Transformer(settings, vocabulary)
 

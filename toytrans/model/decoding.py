@@ -13,7 +13,6 @@ from torch import Tensor
 from toytrans.data.pairs import TARGET_SLACK, bucket, longest_of
 from toytrans.model.matrix_products import torchs_own_products
 from toytrans.model.seq2seq import Seq2Seq
-from toytrans.named import import_named
 from toytrans.tokens import BOS_ID, EOS_ID, FIRST_SYMBOL_ID, PAD_ID
 
 
@@ -36,7 +35,8 @@ def search(model: Seq2Seq, src: Tensor, target_growth: int = 2, *, beam: int = 1
     with torchs_own_products():
         if beam == 1:
             return greedy_search(model, src, limits)
-        beam_search = import_named("toytrans.model.beam_search:beam_search")
+        from toytrans.model.beam_search import beam_search
+
         return beam_search(model, src, limits, beam)
 
 

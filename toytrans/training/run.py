@@ -12,7 +12,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
-from typing import Annotated, Any, Literal, TypeVar
+from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeVar
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
@@ -27,7 +27,6 @@ from toytrans.evaluation import evaluate, translate
 from toytrans.files import read_whole
 from toytrans.model.build import build_model
 from toytrans.model.seq2seq import Seq2Seq, count_parameters
-from toytrans.named import import_named
 from toytrans.references import trust
 from toytrans.scores import Scores
 from toytrans.tokens import Vocabulary
@@ -54,6 +53,9 @@ from toytrans.training.folder import (
     read_environment,
 )
 from toytrans.training.provenance import TrainedWith, trained_with
+
+if TYPE_CHECKING:
+    from toytrans.live.page import LivePage
 
 NOT_MEASURED = "not measured"
 """What is shown for a number that is None or missing."""
@@ -281,10 +283,12 @@ class Run:
         remark = fault_remark(self.config.fault)
         return f"Run({self.path}: {about}, step {self.step}{remark and f', {remark}'})"
 
-    def live(self) -> Any:
+    def live(self) -> "LivePage":
         """The page in which the model of this run runs, as `toytrans live` writes it: a notebook
         shows it in a cell. Raises UserError for a model that cannot run in a page."""
-        return import_named("toytrans.live.page:LivePage")(self)
+        from toytrans.live.page import LivePage
+
+        return LivePage(self)
 
     def translate(self, sequences: Sequences, beam: int = 1) -> Sequences:
         """The translation of one sequence such as "5 7 9", or those of several.

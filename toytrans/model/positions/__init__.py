@@ -4,9 +4,6 @@ To add one, write a class in a file of this package and its entry here. A scheme
 config names it.
 """
 
-from importlib import import_module
-from typing import Any
-
 from toytrans.config.schema import ModelSettings
 from toytrans.errors import BadKey, did_you_mean
 from toytrans.model.positions.base import NoPositions, Positions
@@ -54,7 +51,11 @@ def position_class(name: str) -> type[Positions]:
     Raises UserError for an unknown name, and for code of the user's that is no such class.
     """
     check_scheme_name(name)
-    return _own().load_scheme(name) if is_reference(name) else scheme_class(name)
+    if is_reference(name):
+        from toytrans.model.positions.own import load_scheme
+
+        return load_scheme(name)
+    return scheme_class(name)
 
 
 def cross_position_class(name: str) -> type[Positions]:
@@ -64,7 +65,9 @@ def cross_position_class(name: str) -> type[Positions]:
     where it would be ignored.
     """
     if is_reference(name):
-        return _own().load_cross_scheme(name)
+        from toytrans.model.positions.own import load_cross_scheme
+
+        return load_cross_scheme(name)
     if name not in SCHEMES or not _fits_cross_attention(scheme_class(name)):
         names = scheme_names(of_cross_attention=True)
         raise BadKey("model.cross_positions", f"found {name!r}; {did_you_mean(name, names)}")
@@ -77,7 +80,9 @@ def position_scheme(name: str, settings: ModelSettings, vocabulary: Vocabulary) 
     Raises UserError where the user's code is no scheme, or gives something of a wrong shape.
     """
     if is_reference(name):
-        return _own().make_scheme(name, settings, vocabulary)
+        from toytrans.model.positions.own import make_scheme
+
+        return make_scheme(name, settings, vocabulary)
     return position_class(name)(settings, vocabulary)
 
 
@@ -94,10 +99,7 @@ def cross_position_scheme(
     if name != settings.positions:
         scheme = position_scheme(name, settings, vocabulary)
     if is_reference(name):
-        _own().check_cross_scheme(name, scheme, settings, len(vocabulary))
+        from toytrans.model.positions.own import check_cross_scheme
+
+        check_cross_scheme(name, scheme, settings, len(vocabulary))
     return scheme
-
-
-def _own() -> Any:
-    """What loads, makes and tries out code of the user's."""
-    return import_module("toytrans.model.positions.own")
