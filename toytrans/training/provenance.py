@@ -21,7 +21,6 @@ from toytrans import __version__
 from toytrans.config.load import flatten
 from toytrans.config.schema import MAY_DIFFER, Settings
 from toytrans.errors import UserError
-from toytrans.named import import_named
 from toytrans.references import digests
 from toytrans.training.devices import Precision, has_bf16_products
 
@@ -43,8 +42,10 @@ class TrainedWith(BaseModel):
     data: dict[str, str]
 
 
-def environment_of(device: torch.device, precision: Precision, processes: int) -> dict[str, Any]:
-    """Where and on what a run is trained, as plain values."""
+def environment_of(
+    device: torch.device, precision: Precision, processes: int, config: str
+) -> dict[str, Any]:
+    """Where and on what a run is trained, as plain values. config: the name of its config."""
     return {
         "toytrans": __version__,
         "python": platform.python_version(),
@@ -57,6 +58,7 @@ def environment_of(device: torch.device, precision: Precision, processes: int) -
         "processes": processes,
         "started": time.strftime("%Y-%m-%dT%H:%M:%S%z"),
         "command": shlex.join(sys.argv),
+        "config": config,
     }
 
 
@@ -98,7 +100,8 @@ def trained_with(settings: Settings) -> TrainedWith:
         with contextlib.suppress(UserError):
             (code[key],) = digests([reference])
     if (files := settings.data.files) is not None:
-        sha256_of = import_named("toytrans.data.files:sha256_of")
+        from toytrans.data.files import sha256_of
+
         for split in ("train", "valid", "test"):
             paths = getattr(files, split)
             with contextlib.suppress(UserError):

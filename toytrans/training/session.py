@@ -1,13 +1,15 @@
 """One training session: everything that is prepared before the first step, and released after it.
 
-    a run to resume is locked and read -> settings -> device, data, model, all checked
-    -> a new run gets its folder -> the newest checkpoint is taken over, or a rehearsal is held
-    -> the run is described
+    a new run      settings -> device, data, model, all checked -> signals are collected -> its
+                   folder is made and locked
+    one resumed    it is locked -> its settings -> device, data, model, all checked -> signals are
+                   collected -> its newest checkpoint is taken over
+    both           -> the user is told -> a rehearsal, unless a checkpoint was taken over -> the run
+                   is described -> the trainer
 
-A run is described when everything is checked; the folder of a new run that is refused before goes
-again. From the folder on, signals are collected: the first one lets the running step end and saves.
-No run is ever replaced: an existing run is resumed, or another folder is taken. Of several
-processes the first alone writes.
+A new run that is refused before it is described leaves no folder. While signals are collected, the
+first one lets the running step end and saves. No run is ever replaced: an existing run is resumed,
+or another folder is taken. Of several processes the first alone writes.
 """
 
 import contextlib
@@ -26,7 +28,6 @@ from toytrans.errors import UserError
 from toytrans.model.build import build_model, check_fault
 from toytrans.model.seq2seq import Seq2Seq
 from toytrans.model.transformer import Transformer
-from toytrans.named import import_named
 from toytrans.references import shown
 from toytrans.resolve import resolve
 from toytrans.training.devices import Precision, choose_device, choose_precision
@@ -64,52 +65,70 @@ def open_session(
     waits: as of `collect_signals`; torchrun, too, passes signals on.
     """
     rank, processes = rank_and_processes()
+    waits = waits or processes > 1
+    path = run_to_resume(name, out) if resume else None
     with contextlib.ExitStack() as stack:
-        writer: RunWriter | None = None
-        saved: ResumedRun | None = None
-        path = run_to_resume(name, out) if resume else None
+        changes = ["no checkpoint to resume from; starting at step 0"] if resume else []
         if path is None:
-            settings = resolve(config)
-        else:
+            trainer = prepare(config, resolve(config), device, report)
+            trainer.signals = stack.enter_context(collect_signals(waits))
             if rank == 0:
-                writer = stack.enter_context(RunWriter(path).locked())
-            saved = import_named("toytrans.training.resume:ResumedRun")(path, config)
-            settings = saved.settings
-        if settings.fault is not None and processes > 1:  # its loss may be no sum over rows
-            remark = fault_remark(settings.fault)
-            raise UserError(f"{remark}: trains in one process, without torchrun")
-        chosen = choose_device(device or settings.device)
-        with naming_origins(config.origins):
-            check_fault(settings.fault, settings.model)
-            dataset = open_dataset(settings)
-            if saved is not None:
-                saved.check_data(dataset.facts)
-            check_dataset(settings, dataset)
-        asked = saved.precision if saved else settings.train.precision
-        precision = choose_precision(asked, chosen, settings.model.d_model)
-        step_graphs = open_graphs(settings, chosen, precision, processes, report)
-        model = new_model(settings, dataset, precision, chosen)
-        signals = stack.enter_context(collect_signals(waits or processes > 1))
-        if writer is None and rank == 0:
-            writer = stack.enter_context(new_run(name, out))
-        trainer = Trainer(settings, dataset, model, precision, writer, signals, step_graphs)
-        if path is not None:
+                trainer.writer = stack.enter_context(new_run(name, out))
+            environment = environment_of(trainer.device, trainer.precision, processes, name)
+        else:
+            from toytrans.training.resume import ResumedRun
+
+            writer = stack.enter_context(RunWriter(path).locked()) if rank == 0 else None
+            saved = ResumedRun(path, config)
+            trainer = prepare(config, saved.settings, device, report, saved)
+            trainer.signals = stack.enter_context(collect_signals(waits))
+            trainer.writer = writer
             trainer.resume(path)
-        environment = environment_of(chosen, precision, processes)
-        environment["config"] = saved.environment.get("config", name) if saved else name
-        if writer is not None:
-            notes = [*_opening(trainer, writer), *dataset.notes, writer.note]
-            if saved is not None and trainer.saved_step is not None:
-                notes += saved.what_changed(trainer, environment)
-            elif resume:
-                notes.append("no checkpoint to resume from; starting at step 0")
+            made_by = saved.environment.get("config", name)
+            environment = environment_of(trainer.device, trainer.precision, processes, made_by)
+            if trainer.saved_step is not None:
+                changes = saved.what_changed(trainer, environment)
+
+        if trainer.writer is not None:
+            opening = _opening(trainer, trainer.writer)
+            notes = [*opening, *trainer.dataset.notes, trainer.writer.note, *changes]
             for sentence in filter(None, notes):
                 report(sentence)
         if trainer.saved_step is None:
             rehearse(trainer)
-        if writer is not None:
-            writer.describe(config, settings, dataset.facts, environment)
+        if trainer.writer is not None:
+            trainer.writer.describe(config, trainer.settings, trainer.dataset.facts, environment)
         yield trainer
+
+
+def prepare(
+    config: Config,
+    settings: Settings,
+    device: str | None,
+    report: Callable[[str], None],
+    saved: "ResumedRun | None" = None,
+) -> Trainer:
+    """The trainer of some settings at step 0, which writes nothing yet.
+
+    config: as it was given, for errors. saved: the run that goes on, whose data and precision stay.
+    Raises UserError.
+    """
+    _, processes = rank_and_processes()
+    if settings.fault is not None and processes > 1:  # its loss may be no sum over rows
+        remark = fault_remark(settings.fault)
+        raise UserError(f"{remark}: trains in one process, without torchrun")
+    chosen = choose_device(device or settings.device)
+    with naming_origins(config.origins):
+        check_fault(settings.fault, settings.model)
+        dataset = open_dataset(settings)
+        if saved is not None:
+            saved.check_data(dataset.facts)
+        check_dataset(settings, dataset)
+    asked = saved.precision if saved is not None else settings.train.precision
+    precision = choose_precision(asked, chosen, settings.model.d_model)
+    step_graphs = open_graphs(settings, chosen, precision, processes, report)
+    model = new_model(settings, dataset, precision, chosen)
+    return Trainer(settings, dataset, model, precision, step_graphs=step_graphs)
 
 
 def new_model(
@@ -133,9 +152,9 @@ def open_graphs(
     """What takes the steps of a run on a CUDA device; None on others, where all are eager."""
     if device.type != "cuda":
         return None
-    make = import_named("toytrans.training.graphs:graphs_on_cuda")
-    graphs: StepGraphs = make(settings, device, precision, processes, report)
-    return graphs
+    from toytrans.training.graphs import graphs_on_cuda
+
+    return graphs_on_cuda(settings, device, precision, processes, report)
 
 
 def _opening(trainer: Trainer, writer: RunWriter) -> list[str]:
