@@ -62,9 +62,10 @@ def weights_of(model: Transformer) -> dict[str, torch.Tensor]:
     return {name: values.detach().float() for name, values in model.named_parameters()}
 
 
-def load(js: Any, model: Transformer) -> None:
-    """Make `model` in the page."""
+def given_to_page(model: Transformer) -> list[Any]:
+    """What `unpacked` and `Model` of model.js take: about, the numbers as text, their shapes."""
     weights, settings = weights_of(model), model.settings
+    places = model.get_buffer("positions.fixed").tolist() if settings.random_positions else None
     about = {
         "model": settings.model_dump(mode="json"),
         "symbols": VOCABULARY.symbols,
@@ -72,16 +73,19 @@ def load(js: Any, model: Transformer) -> None:
         "source_bos": settings.source_bos,
         "target_growth": GROWTH,
         "max_length": settings.max_length,
-        "fixed_places": model.get_buffer("positions.fixed").tolist()
-        if settings.random_positions
-        else None,
+        "fixed_places": places,
     }
     shapes = [[name, list(values.shape)] for name, values in weights.items()]
+    return [about, packed(weights, "<f4"), shapes]
+
+
+def load(js: Any, model: Transformer) -> None:
+    """Make `model` in the page."""
     js.evaluate(
         """([about, text, shapes]) => {
           window.model = new Model(about, unpacked(text, "f4", shapes));
         }""",
-        [about, packed(weights, "<f4"), shapes],
+        given_to_page(model),
     )
 
 
@@ -184,9 +188,11 @@ def test_long_sequences(js: Any, name: str) -> None:
 
 
 @torch.no_grad()
-def test_every_step_of_every_attention(js: Any) -> None:
+@pytest.mark.parametrize("pad_mask", ["keys", "keys_and_queries"])
+def test_every_step_of_every_attention(js: Any, pad_mask: str) -> None:
     """By the names that `toytrans trace` gives them."""
-    model, draw = rounded(score_cap=2.0, positions="t5"), torch.Generator().manual_seed(4)
+    model = rounded(score_cap=2.0, positions="t5", pad_mask=pad_mask)
+    draw = torch.Generator().manual_seed(4)
     load(js, model)
     src, tgt_in = ragged(draw, False)
     names = ("q", "k", "v", "masked", "weights", "outputs")
@@ -222,9 +228,10 @@ def test_every_step_of_every_attention(js: Any) -> None:
                 assert (actual - expected)[shown].abs().max() < 1e-12, name
 
 
-def test_a_shortcut_of_decoding_gives_the_same_bits(js: Any) -> None:
+@pytest.mark.parametrize("name", SCHEMES)
+def test_a_shortcut_of_decoding_gives_the_same_bits(js: Any, name: str) -> None:
     """Under the causal mask decoding keeps what earlier places have computed."""
-    load(js, rounded(positions="rotary"))
+    load(js, rounded(positions=name))
     src = [5, 9, 3, 7, 11, EOS_ID, PAD_ID]
     assert js.evaluate(
         """(src) => {

@@ -220,7 +220,7 @@ def test_a_wrong_symbol_shows_the_right_one_below(page: Any) -> None:
     page.fill("#source", "3 1 4 1")
     page.fill("#answer", "")
     assert page.locator(".chip.right, .chip.wrong").count() == 0
-    assert "not known" in text_of(page, "lines")
+    assert "not known" in text_of(page, "note")
 
 
 def test_input_that_is_refused_leaves_no_verdict(page: Any) -> None:
@@ -229,7 +229,7 @@ def test_input_that_is_refused_leaves_no_verdict(page: Any) -> None:
     assert "stale" in page.locator("#lines").get_attribute("class")
     page.fill("#source", "1 2 3 4 0 1 2 3")
     assert text_of(page, "error") == ""
-    assert "longer than it learned (1 to 5)" in text_of(page, "lines")
+    assert "longer than it learned (1 to 5)" in text_of(page, "note")
 
 
 @torch.no_grad()

@@ -36,19 +36,16 @@ function showLines() {
   const aloneIds = Array.from({ length: count }, (_, t) => alone[t]?.id);
   const givenIds = given.map((step) => step.id);
   byId("lines").replaceChildren(
-    lineOf("source", src.map(sourceChip), lengthNote()),
+    lineOf("source", src.map(sourceChip)),
     lineOf("alone", aloneIds.map((id, t) => outputChip("alone", id, t)), verdictOn(aloneIds)),
     lineOf("answer given", givenIds.map((id, t) => outputChip("answer given", id, t)),
       verdictOn(givenIds)),
   );
-  if (!labels) {
-    const what = "The answer is not known, so nothing is judged; type it to see what is right.";
-    byId("lines").append(element("p", { class: "soft" }, what));
-  }
+  setText(byId("note"), noteOnSource());
   setTabStop(chipRows(), chipRows()[1][0]);
 }
 
-function lineOf(name, chips, after) {
+function lineOf(name, chips, after = "") {
   return element("div", { class: "line", "data-line": name },
     element("span", { class: "label" }, name),
     element("div", { class: "chips" }, chips),
@@ -86,10 +83,17 @@ function verdictOn(ids) {
   return wrong ? `✗ ${wrong} of ${ids.length} wrong` : "✓ right";
 }
 
-function lengthNote() {
-  const [low, high] = ABOUT.train_length, length = state.source.length;
-  if (length >= low && length <= high) return "";
-  return `${length > high ? "longer" : "shorter"} than it learned (${low} to ${high})`;
+function noteOnSource() {
+  const [low, high] = ABOUT.train_length, { length } = state.source, notes = [];
+  if (length < low || length > high) {
+    const how = length > high ? "longer" : "shorter";
+    notes.push(`This source is ${how} than it learned (${low} to ${high}).`);
+  }
+  if (!now.labels) {
+    notes.push("The answer is not known, so nothing is judged, and the answer given is the model's "
+      + "own. Type it to see what is right.");
+  }
+  return notes.join(" ");
 }
 
 // The same answer at the top of the screen, once its card has left it
