@@ -1,16 +1,21 @@
 """A hook of MkDocs: README.md is the first page, the tables of config keys are made from the
-schema, and the list of commands from the application, so that each is written once."""
+schema, and the list of commands from the application, so that each is written once. The live page
+to which the lessons link is of the textbook model, which is trained here for some ten seconds."""
 
 import posixpath
 import re
+import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import torch
 import typer
 from typer.cli import get_docs_for_click
 
+import toytrans
 from toytrans.cli.app import COMMANDS, imported
 from toytrans.glossary import keys
+from toytrans.live.page import live_page
 
 if TYPE_CHECKING:
     from mkdocs.structure.files import Files
@@ -30,12 +35,17 @@ LINK = re.compile(r"(?<!!)\[([^\]]*)\]\(([^)#\s:]+)(#[^)]*)?\)")
 
 
 def on_files(files: "Files", *, config: Any) -> "Files":
-    """Add README.md as index.md."""
+    """Add README.md as index.md, and the live page of the textbook model as textbook.html."""
     from mkdocs.structure.files import File  # the tables below are made without mkdocs too
 
-    text = (Path(config.config_file_path).parent / "README.md").read_text()
+    root = Path(config.config_file_path).parent
+    text = (root / "README.md").read_text()
     text = re.sub(r"\[([^\]]*)\]\((?!docs/|http|#)[^)]*\)", r"\1", text)  # no page of the site
     files.append(File.generated(config, "index.md", content=text.replace("](docs/", "](")))
+    torch.set_num_threads(1)  # the model is small, and another build may run beside this one
+    with tempfile.TemporaryDirectory() as folder:
+        run = toytrans.train(root / "configs/textbook.yaml", Path(folder) / "textbook")
+        files.append(File.generated(config, "textbook.html", content=live_page(run)))
     return files
 
 
