@@ -3,6 +3,7 @@
 import operator
 from collections import Counter
 from collections.abc import Callable
+from dataclasses import replace
 
 import pytest
 import torch
@@ -95,6 +96,15 @@ def test_targets_follow_the_rule(task):
     assert len({len(src) for src, _ in sequences}) > 5
     for src, tgt in sequences:
         assert tgt == RULES[task](src)
+    rule = TASKS[task]
+    assert all(len(tgt) <= rule.growth * len(src) + rule.extra for src, tgt in sequences)
+
+
+def test_decoding_has_room_for_the_longest_target_of_a_task():
+    assert dataset_of("duplicate").facts.target_growth == 2
+    thrice = replace(TASKS["duplicate"], growth=3)
+    data = config_of("duplicate", data={"symbols": 10}).data
+    assert TaskPairs(thrice, data, seed=0).facts.target_growth == 3
 
 
 def test_swaps_and_double_words_do_occur_in_the_lexicon():

@@ -140,7 +140,8 @@ def decoded_in_page(
 
 def test_the_page_knows_every_switch_and_every_scheme(js: Any) -> None:
     """A scheme that is new in SCHEMES is wanted in model.js too."""
-    assert set(js.evaluate("Object.keys(POSITIONS)")) == set(SCHEMES)
+    known = set(js.evaluate("Object.keys(POSITIONS)"))
+    assert known == set(SCHEMES), "toytrans/live/templates/model.js: POSITIONS"
     assert js.evaluate("Object.keys(EVERYTHING)") == [*SWITCHES, "headOff"]
 
 

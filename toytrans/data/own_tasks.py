@@ -80,7 +80,7 @@ def open_own_task(settings: Settings, facts: DataFacts | None = None) -> TaskPai
     own = OwnTask(data.task, data.symbols)
     pairs = TaskPairs(_as_task(own), data, settings.data_seed)
     digest = _try_out(own, pairs)
-    pairs.facts = replace(pairs.facts, target_growth=max(2, own.growth), train_sha256=digest)
+    pairs.facts = replace(pairs.facts, train_sha256=digest)
     if facts is not None and facts != pairs.facts:
         own.refuse(
             "its pairs are not those that the run was trained on; put the code back, or train again"

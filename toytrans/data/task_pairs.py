@@ -138,7 +138,8 @@ class TaskPairs:
     def __init__(self, task: Task, data: DataSettings, seed: int) -> None:
         assert data.symbols and data.train_length
         self.task, self.symbols, self.seed, self.disjoint = task, data.symbols, seed, data.disjoint
-        self.facts = DataFacts(task.vocabulary(data.symbols, seed), data.train_length)
+        vocabulary = task.vocabulary(data.symbols, seed)
+        self.facts = DataFacts(vocabulary, data.train_length, max(2, task.growth))
         self.spans, self._sizes = data.lengths, data.examples
         self._counts: dict[int, int] = {}
         self.notes = tuple(self._notes())
