@@ -402,6 +402,22 @@ def test_symbols_that_are_code(opened: Callable[..., Any], here: Path) -> None:
     assert page.evaluate("window.ran") is None
 
 
+def test_a_run_of_files_without_test_data(opened: Callable[..., Any], here: Path) -> None:
+    lines = (f"{n % 7} {n % 5} {n % 3}\t{n % 3} {n % 5}\n" for n in range(200))
+    (here / "pairs.tsv").write_text("".join(lines))
+    (here / "f.yaml").write_text(tiny_yaml(data={"files": {"train": "pairs.tsv"}}))
+    assert call("train", "f.yaml", "--out", "files") == 0
+    assert call("live", "files", "--out", "files.html") == 0
+    page = opened(here / "files.html")
+    run = load(here / "files", device="cpu")
+    scores = run.measure("valid", Selection(examples=500)).summary()
+    right, given = (
+        round(scores[name] * scores["examples"]) for name in ("exact_match", "forced_exact_match")
+    )
+    assert counts_of(page) == [right, given, scores["examples"]] and scores["examples"] < 500
+    assert page.locator("#longer").is_disabled()
+
+
 # How it is reached -----------------------------------------------------------------------------
 
 

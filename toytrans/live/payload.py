@@ -89,7 +89,6 @@ def payload(run: Run, follow: Follow = lambda what: None) -> dict[str, Any]:
     weights.pop("positions.fixed", None)  # whole numbers, which fp16 would round
     follow("pairs")
     counted = counted_pairs(run)
-    longer = longer_pairs(run)
     follow("which sources training has met")
     met = met_in_training(run, counted)
     follow("logits of PyTorch")
@@ -98,7 +97,7 @@ def payload(run: Run, follow: Follow = lambda what: None) -> dict[str, Any]:
         "shapes": [[name, list(each.shape)] for name, each in weights.items()],
         "snapshots": snapshots_of(run, weights),
         "pairs": [[*each, seen] for each, seen in zip(texts(run, counted), met, strict=True)],
-        "longer": texts(run, longer),
+        "longer": longer_pairs(run),
         "curve": [
             [record["step"], record["loss"]]
             for record in run.records
@@ -173,11 +172,15 @@ def counted_pairs(run: Run) -> Pairs:
     return pairs.take(within.nonzero()[:, 0]) if bool(within.any()) else pairs
 
 
-def longer_pairs(run: Run) -> Pairs:
-    """Test pairs whose source is longer than any of training; none where there are no such."""
+def longer_pairs(run: Run) -> list[list[str]]:
+    """Test pairs whose source is longer than any of training, as `texts`; none where there are no
+    such, or no test data."""
+    files = run.config.data.files
+    if files is not None and files.test is None:
+        return []
     pairs = pairs_of_split(run.config, run.facts, "test", Selection(examples=COUNTED))
     beyond = pairs.src_length > run.facts.train_length[1]
-    return pairs.take(beyond.nonzero()[:LONGER, 0])
+    return texts(run, pairs.take(beyond.nonzero()[:LONGER, 0]))
 
 
 def met_in_training(run: Run, pairs: Pairs) -> list[bool]:

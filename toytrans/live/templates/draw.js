@@ -43,15 +43,13 @@ function headColour(head) {
   return HEAD_COLOURS[head % HEAD_COLOURS.length];
 }
 
-function isDark() {
-  return matchMedia("(prefers-color-scheme: dark)").matches;
-}
+const DARK = matchMedia("(prefers-color-scheme: dark)");
 
 // [red, green, blue] of a weight from 0 to 1
 function shadeOf(colour, weight) {
-  const paper = isDark() ? 48 : 236;
+  const isDark = DARK.matches, paper = isDark ? 48 : 236;
   return colour.map((value) => {
-    const full = isDark() ? (value + 255) / 2 : value;
+    const full = isDark ? (value + 255) / 2 : value;
     return Math.round(paper + (full - paper) * weight);
   });
 }

@@ -481,7 +481,7 @@ function listenToWindow() {
     clearTimeout(resizing);
     resizing = setTimeout(showAll, 150);
   });
-  matchMedia("(prefers-color-scheme: dark)").addEventListener("change", showChosen);
+  DARK.addEventListener("change", showChosen);
   new IntersectionObserver(([entry]) => {
     const hasLeft = !entry.isIntersecting && entry.boundingClientRect.top < 0;
     byId("follow").hidden = !hasLeft;
