@@ -375,7 +375,7 @@ def harmless(text: str) -> bool:
     [
         "eval RUN",
         "translate RUN \x1b[32munseen",
-        "attention RUN SYMBOLS",
+        "trace RUN SYMBOLS --panel heads",
         "inspect-masks RUN --html",
         "inspect-masks --src SYMBOLS --tgt SYMBOLS",
         "check --model \x1b[31mmine:made",
@@ -394,7 +394,7 @@ def test_escapes_and_markup_are_shown_not_obeyed(evil, command, stdin, words):
     if "--html" in words:
         assert "<b>" not in answer.out
         said = html.unescape(answer.out)
-    if words in ("inspect-masks --src SYMBOLS --tgt SYMBOLS", "attention RUN SYMBOLS"):
+    if words in ("inspect-masks --src SYMBOLS --tgt SYMBOLS", "trace RUN SYMBOLS --panel heads"):
         assert "[bold]" in said and "<b>" in said and "\\x1b[31" in said
 
 

@@ -21,11 +21,11 @@ SMALL += ["data.test_examples=20", "train.max_steps=4"]
 CHECK = "--only pads,steps,loss --length 7"
 COMMANDS = (
     "eval runs/exercise --json",
-    "attention runs/exercise",
-    "attention runs/exercise --json",
+    "trace runs/exercise",
+    "trace runs/exercise --json",
+    "trace runs/exercise --panel heads",
     "inspect-masks runs/exercise --panel all",
     "inspect-masks --config exercise-7/exercise.yaml --json",
-    "trace runs/exercise",
     "demo decoding runs/exercise",
     f"check runs/exercise {CHECK}",
     f"check --config exercise-7/exercise.yaml {CHECK} --json",

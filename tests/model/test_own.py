@@ -174,7 +174,8 @@ def test_the_layers_of_a_model_of_ones_own_are_not_known(
     assert [line.split()[0] for line in suggested] == ["eval", "translate", "check"]
     for line in suggested:
         assert command(*shlex.split(line)).code in (0, 1)
-    for words in (("inspect-masks", "r"), ("trace", "r"), ("attention", "./r", "1 2")):
+    looks = ("inspect-masks", "r"), ("trace", "r"), ("trace", "./r", "1 2", "--panel", "heads")
+    for words in looks:
         assert "whose layers this command does not know" in refused(*words, "--trust-code")
     broken = refused("check", "r", "--break", "no_causal", "--trust-code")
     assert "a model of your own, whose layers this command does not know" in broken
