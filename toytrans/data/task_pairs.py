@@ -5,7 +5,6 @@ A task works on symbols numbered from 0; `TaskPairs` turns them into ids and dea
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from statistics import NormalDist
 
 import torch
 from torch import Tensor
@@ -41,12 +40,7 @@ MOST_TRIES = 600
 TRIED_LENGTHS, TRIED_PAIRS = 256, 4096
 """To learn how long targets become, so many pairs are drawn, evenly of at most so many lengths."""
 
-ZIPF_EXPONENT = 1.3
-"""The k-th most frequent symbol of a sentence has a share in proportion to k^-ZIPF_EXPONENT."""
-
-_WHOLE = 2**53
-"""Numbers below it are looked up in a table of cumulative shares. The table too has whole numbers,
-so that no rounding can change a draw."""
+# The usual forms of what a task consists of -----------------------------------------------------
 
 
 def number_names(symbols: int, seed: int) -> Vocabulary:
@@ -64,43 +58,13 @@ def uniform_symbols(keys: Tensor, shape: Tensor, symbols: int) -> Sequences:
     return draw(keys, longest_of(length), symbols), length
 
 
-def normal_length(keys: Tensor, span: Span) -> Tensor:
-    """Lengths (N, 1) around half of the span's end, a tenth of it their standard deviation.
-
-    A normal number is rounded up, and what falls outside the span goes to its nearer end.
-    """
-    low, high = span
-    normal = NormalDist(high / 2, max(high, 1) / 10)
-    shares = torch.tensor([normal.cdf(n) for n in range(low, high)], dtype=torch.float64)
-    return low + _looked_up(draw(keys, 1, _WHOLE), shares)
-
-
-def zipf_symbols(keys: Tensor, shape: Tensor, symbols: int) -> Sequences:
-    """Symbols in the order of their frequency, 0 the most frequent; shape (N, 1) holds lengths."""
-    length = shape[:, 0]
-    shares = torch.arange(1, symbols + 1, dtype=torch.float64).pow(-ZIPF_EXPONENT).cumsum(0)
-    numbers = draw(keys, longest_of(length), _WHOLE)
-    return _looked_up(numbers, (shares / shares[-1])[:-1]), length
-
-
-def _looked_up(numbers: Tensor, shares: Tensor) -> Tensor:
-    """How many of the cumulative shares (fp64, ascending) each number, a share of 2^53, reaches."""
-    return torch.searchsorted((shares * _WHOLE).long(), numbers, right=True)
-
-
 def power(symbols: int, length: int) -> int:
     """How many sources of a length there are, if any symbols may follow each other; of lengths
     above LONG_ENOUGH, enough."""
     return int(symbols ** min(length, LONG_ENOUGH))
 
 
-def keep_in_order(values: Tensor, kept: Tensor) -> Sequences:
-    """The values (N, W) of each row that are kept, (N, W) bool, moved together in their order."""
-    column = kept.cumsum(1).masked_fill(~kept, 0)
-    rows = values.new_zeros(len(values), values.shape[1] + 1)
-    rows.scatter_(1, column, values)  # column 0 collects the others
-    length = kept.sum(1)
-    return rows[:, 1 : 1 + longest_of(length)], length
+# A task, and its pairs ---------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)

@@ -6,25 +6,66 @@ sort, addition, multiplication), Ontanon et al. 2022 (duplicate) and the Chomsky
 """
 
 from collections.abc import Callable
+from enum import IntEnum
+from statistics import NormalDist
 
 import torch
 from torch import Tensor
 from torch.nn.functional import pad
 
 from toytrans.data.hashing import Use, draw, mix, permutation, row_keys
-from toytrans.data.pairs import Sequences, longest_of, real_places
+from toytrans.data.pairs import Sequences, Span, longest_of, real_places
 from toytrans.data.task_pairs import (
     LONG_ENOUGH,
-    ZIPF_EXPONENT,
     Task,
-    keep_in_order,
-    normal_length,
     number_names,
     power,
     uniform_symbols,
-    zipf_symbols,
 )
 from toytrans.tokens import Vocabulary
+
+ZIPF_EXPONENT = 1.3
+"""The k-th most frequent symbol of a sentence has a share in proportion to k^-ZIPF_EXPONENT."""
+
+_WHOLE = 2**53
+"""Numbers below it are looked up in a table of cumulative shares. The table too has whole numbers,
+so that no rounding can change a draw."""
+
+# What is drawn beside the usual forms ----------------------------------------------------------
+
+
+class Stream(IntEnum):
+    """What a task draws for a source beside the first numbers of its key: `keys ^ Stream.X` are
+    keys of their own, which draw independent numbers."""
+
+    SECOND_LENGTH = 1  # of the second number, or of the stack at the start
+    OTHER_SYMBOLS = 2  # the top digits of numbers, or the actions on a stack
+    MARKERS = 3  # of the words that change places
+
+
+def normal_length(keys: Tensor, span: Span) -> Tensor:
+    """Lengths (N, 1) around half of the span's end, a tenth of it their standard deviation.
+
+    A normal number is rounded up, and what falls outside the span goes to its nearer end.
+    """
+    low, high = span
+    normal = NormalDist(high / 2, max(high, 1) / 10)
+    shares = torch.tensor([normal.cdf(n) for n in range(low, high)], dtype=torch.float64)
+    return low + _looked_up(draw(keys, 1, _WHOLE), shares)
+
+
+def zipf_symbols(keys: Tensor, shape: Tensor, symbols: int) -> Sequences:
+    """Symbols in the order of their frequency, 0 the most frequent; shape (N, 1) holds lengths."""
+    length = shape[:, 0]
+    shares = torch.arange(1, symbols + 1, dtype=torch.float64).pow(-ZIPF_EXPONENT).cumsum(0)
+    numbers = draw(keys, longest_of(length), _WHOLE)
+    return _looked_up(numbers, (shares / shares[-1])[:-1]), length
+
+
+def _looked_up(numbers: Tensor, shares: Tensor) -> Tensor:
+    """How many of the cumulative shares (fp64, ascending) each number, a share of 2^53, reaches."""
+    return torch.searchsorted((shares * _WHOLE).long(), numbers, right=True)
+
 
 # The source's symbols in another order, other symbols, or one symbol ---------------------------
 
@@ -104,7 +145,7 @@ def operand_lengths(keys: Tensor, span: tuple[int, int]) -> Tensor:
     low, high = span
     first = 1 + draw(keys, 1, high // 2 if high > 3 else 1)
     least = (low - 1 - first).clamp(min=1)
-    second = least + draw(keys ^ 1, 1, high - first - least)
+    second = least + draw(keys ^ Stream.SECOND_LENGTH, 1, high - first - least)
     return torch.cat((first, second), 1)
 
 
@@ -115,7 +156,7 @@ def expressions(keys: Tensor, shape: Tensor, base: int) -> Sequences:
     places = torch.arange(width)
     digits = draw(keys, width, base)
     top = (places == first - 1) | (places == length[:, None] - 1)
-    nonzero = 1 + draw(keys ^ 2, width, max(base - 1, 1))
+    nonzero = 1 + draw(keys ^ Stream.OTHER_SYMBOLS, width, max(base - 1, 1))
     return torch.where(places == first, base, torch.where(top, nonzero, digits)), length
 
 
@@ -177,6 +218,15 @@ def _number(columns: Tensor, fewest: Tensor, base: int) -> Sequences:
     return digits[:, : longest_of(length)], length
 
 
+def keep_in_order(values: Tensor, kept: Tensor) -> Sequences:
+    """The values (N, W) of each row that are kept, (N, W) bool, moved together in their order."""
+    column = kept.cumsum(1).masked_fill(~kept, 0)
+    rows = values.new_zeros(len(values), values.shape[1] + 1)
+    rows.scatter_(1, column, values)  # column 0 collects the others
+    length = kept.sum(1)
+    return rows[:, 1 : 1 + longest_of(length)], length
+
+
 # Stack manipulation ---------------------------------------------------------------------------
 # A stack from bottom to top, then what is done to it -> the stack, top first. For k symbols:
 # 0 .. k - 1 stand for themselves, k for POP, and k + 1 + s for pushing symbol s.
@@ -195,7 +245,7 @@ def stack_heights(keys: Tensor, span: tuple[int, int]) -> Tensor:
     """
     low, high = span
     length = low + draw(keys, 1, high - low + 1)
-    height = 1 + draw(keys ^ 1, 1, (length - 1).clamp(min=1))
+    height = 1 + draw(keys ^ Stream.SECOND_LENGTH, 1, (length - 1).clamp(min=1))
     return torch.cat((length, height), 1)
 
 
@@ -204,7 +254,7 @@ def stack_sources(keys: Tensor, shape: Tensor, symbols: int) -> Sequences:
     length, height = shape[:, 0], shape[:, 1:]
     width = longest_of(length)
     places = torch.arange(width)
-    actions = symbols + draw(keys ^ 2, width, symbols + 1)
+    actions = symbols + draw(keys ^ Stream.OTHER_SYMBOLS, width, symbols + 1)
     return torch.where(places < height, draw(keys, width, symbols), actions), length
 
 
@@ -280,7 +330,7 @@ def sentences(keys: Tensor, shape: Tensor, symbols: int) -> Sequences:
     """Words, with a marker where one place in four asks for it and neither of the two before."""
     words, length = uniform_symbols(keys, shape, symbols)
     width = words.shape[1]
-    asks = draw(keys ^ 3, width, 4) == 0
+    asks = draw(keys ^ Stream.MARKERS, width, 4) == 0
     places = torch.arange(width)
     asks &= (places > 0) & (places < length[:, None] - 1)
     before = pad(asks, (2, 0))
