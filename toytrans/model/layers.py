@@ -73,8 +73,13 @@ class EncoderLayer(nn.Module):
 
     def forward(self, x: Tensor, context: AttentionContext) -> Tensor:
         """(B, S, D) -> (B, S, D)."""
-        x = self.residuals[0](x, lambda y: self.self_attention(y, context))
-        return self.residuals[1](x, self.feed_forward)
+        around_attention, around_feed_forward = self.residuals
+
+        def attend(y: Tensor) -> Tensor:
+            return self.self_attention(y, context)
+
+        x = around_attention(x, attend)
+        return around_feed_forward(x, self.feed_forward)
 
 
 class DecoderLayer(nn.Module):
@@ -107,9 +112,17 @@ class DecoderLayer(nn.Module):
 
         A pass in parallel has a row for each source, N = A, and a search with W beams N = A W.
         """
-        x = self.residuals[0](x, lambda y: self.self_attention(y, self_context, cache=cache))
-        x = self.residuals[1](x, lambda y: self.attend_to_memory(y, cross_context, memory_kv))
-        return self.residuals[2](x, self.feed_forward)
+        around_self_attention, around_cross_attention, around_feed_forward = self.residuals
+
+        def attend_to_target(y: Tensor) -> Tensor:
+            return self.self_attention(y, self_context, cache=cache)
+
+        def attend_to_memory(y: Tensor) -> Tensor:
+            return self.attend_to_memory(y, cross_context, memory_kv)
+
+        x = around_self_attention(x, attend_to_target)
+        x = around_cross_attention(x, attend_to_memory)
+        return around_feed_forward(x, self.feed_forward)
 
     def attend_to_memory(
         self, x: Tensor, context: AttentionContext, memory_kv: KeysValues
