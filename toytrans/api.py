@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from toytrans.arguments import check_choice, check_whole, checked_lengths
-from toytrans.config.load import lay_over, read_tree, set_key, trusted_config
+from toytrans.config.load import check_and_trust, lay_over, read_tree, set_key
 from toytrans.config.schema import Config
 from toytrans.config.yaml import IN_PYTHON, Tree
 from toytrans.errors import UserError
@@ -151,7 +151,7 @@ def train(
     tree = _tree_of(config)
     for key, value in (dict(changes or {}) | ({} if seed is None else {"seed": seed})).items():
         set_key(tree, str(key), value, "changes")
-    checked = trusted_config(tree)
+    checked = check_and_trust(tree)
     name, folder = _name_of(config, checked), None if out is None else Path(out)
     with tuned(), open_session(checked, name, folder, resume, logger.info) as trainer:
         records = trainer.train()
@@ -218,7 +218,7 @@ def sweep(
         tree = _tree_of(config)
         for text in texts:
             lay_over(tree, text, "grid")
-        return trusted_config(tree)
+        return check_and_trust(tree)
 
     planned = plan(
         SWEEPS / _name_of(config, with_changes(())) if out is None else Path(out),

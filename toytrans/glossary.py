@@ -10,7 +10,7 @@ from toytrans.checks.result import CHECKS
 from toytrans.config import keys as config_keys
 from toytrans.config.faults import FAULTS
 from toytrans.config.keys import Key, nearest_key
-from toytrans.config.load import flatten, load_config, trusted_config
+from toytrans.config.load import check_and_trust, flatten, load_config
 from toytrans.config.schedules import SCHEDULES
 from toytrans.config.schema import Settings
 from toytrans.config.yaml import Tree, write_yaml
@@ -103,7 +103,7 @@ def json_schema() -> dict[str, Any]:
 def _settings_of(name: str, longest: int) -> Settings:
     """The settings of a task. The caller named the task's code, so that is run."""
     tree = Tree(name, {"data": {"task": name, "train_length": [1, longest]}})
-    return resolve(trusted_config(tree))
+    return resolve(check_and_trust(tree))
 
 
 def _opened(settings: Settings) -> TaskPairs:
@@ -203,7 +203,7 @@ HEADER = """\
 
 def new_config(task: str) -> str:
     """A commented config of a task, as YAML. It stops when it has learned. Raises UserError."""
-    config = trusted_config(Tree("a new config", {"data": {"task": task}, "train": LEARNED}))
+    config = check_and_trust(Tree("a new config", {"data": {"task": task}, "train": LEARNED}))
     values = flatten(resolve(config).model_dump(mode="json"))
     known, lines = {key.path: key for key in keys()}, [HEADER]
     for section, names in USUAL.items():

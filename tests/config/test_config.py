@@ -13,7 +13,7 @@ from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
 from toytrans.cli.app import COMMANDS, imported
-from toytrans.config.faults import FAULTS, fault_remark, hide, named_fault, planted_fault
+from toytrans.config.faults import FAULTS, decoded_fault, fault_remark, hide, openly_named_fault
 from toytrans.config.keys import keys
 from toytrans.config.load import as_yaml, load_config, load_settings
 from toytrans.config.schema import Settings
@@ -448,9 +448,9 @@ def test_the_table_of_faults_names_a_class_of_each(fault):
 @pytest.mark.parametrize("fault", [*FAULTS, None])
 def test_a_hidden_fault_is_at_work_and_named_nowhere(fault, tmp_path):
     hidden = load(tmp_path, PLAIN, f"fault={hide(fault)}").fault
-    assert planted_fault(hidden) == fault and planted_fault(fault) == fault
+    assert decoded_fault(hidden) == fault and decoded_fault(fault) == fault
     assert str(fault) not in hidden + fault_remark(hidden)
-    assert named_fault(fault) == fault and named_fault(hidden) is None
+    assert openly_named_fault(fault) == fault and openly_named_fault(hidden) is None
     assert type(objective_of(hidden)) is type(objective_of(fault))
     # an error about one fault alone would tell which it is
     model = config_of(model={"n_heads": 1}).model

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from conftest import ROOT, Command
 
-from toytrans.config.faults import FAULTS, hide, planted_fault
+from toytrans.config.faults import FAULTS, decoded_fault, hide
 from toytrans.config.load import load_config
 from toytrans.exercises.exercise import DRAWN, draw
 from toytrans.exercises.fault_cards import CARDS
@@ -43,7 +43,7 @@ SETS = [word for text in SMALL for word in ("--set", text)]
 
 def fault_in(folder: Path | str) -> str:
     """The right answer to an exercise, from its config."""
-    return planted_fault(load_config(Path(folder, "exercise.yaml")).fault) or "none"
+    return decoded_fault(load_config(Path(folder, "exercise.yaml")).fault) or "none"
 
 
 def other_than(fault: str) -> str:

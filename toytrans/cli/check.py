@@ -26,7 +26,7 @@ from toytrans.cli.common import (
 from toytrans.cli.explain import print_card, print_pairs
 from toytrans.cli.runs import newest
 from toytrans.cli.terminal import Progress, output, plain, plain_lines
-from toytrans.config.faults import check_fault_name, fault_remark, named_fault
+from toytrans.config.faults import check_fault_name, fault_remark, openly_named_fault
 from toytrans.config.load import load_config
 from toytrans.data.open import open_dataset
 from toytrans.doctor.findings import Finding, examine
@@ -191,7 +191,7 @@ def _print(report: Report, fault: str | None, everything: bool) -> None:
     for line, style in report.lines(everything):
         text = textwrap.fill(line, console.width, subsequent_indent=" " * 6, break_on_hyphens=False)
         console.print(plain_lines(text), style=STYLES.get(style, ""))
-    if name := named_fault(fault):
+    if name := openly_named_fault(fault):
         print_card(name)
 
 

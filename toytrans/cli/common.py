@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from toytrans.cli.terminal import note, plain, print_table
-from toytrans.config.faults import FAULTS, fault_remark, named_fault
+from toytrans.config.faults import FAULTS, fault_remark, openly_named_fault
 from toytrans.errors import UserError, share
 
 if TYPE_CHECKING:
@@ -100,7 +100,7 @@ def span_of(option: str, text: str | None, example: str) -> tuple[int, int] | No
 def warn_of_fault(fault: str | None) -> None:
     """Note that a model has a fault, or may have one."""
     if fault is not None:
-        more = f" (what that does: toytrans explain {fault})" if named_fault(fault) else ""
+        more = f" (what that does: toytrans explain {fault})" if openly_named_fault(fault) else ""
         note(fault_remark(fault) + more)
 
 

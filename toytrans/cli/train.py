@@ -1,4 +1,8 @@
-"""`toytrans train`."""
+"""`toytrans train`: read the config, train, and show what was learned.
+
+The config is read and checked before torch is imported, because that takes a second. Of several
+processes the first alone shows anything.
+"""
 
 import contextlib
 import importlib.util
@@ -115,7 +119,11 @@ def _train(config: Config, name: str, out: Path | None, resume: bool, logged: bo
                 _report_stop(trainer, trainer.writer.path, processes)
             exit_if_signalled(trainer.signals)
     if trainer.writer is not None:
-        _print_results(trainer, trainer.writer.path)
+        step = trainer.take_best()
+        pairs = _measured_pairs(trainer)
+        _print_scores(trainer, step, pairs)
+        example = _print_translations(trainer, pairs["test" if "test" in pairs else "valid"])
+        _print_next(trainer, trainer.writer.path, example)
 
 
 def _follow(trainer: "Trainer", run: Path, logged: bool) -> None:
@@ -159,18 +167,25 @@ def _report_stop(trainer: "Trainer", run: Path, processes: int) -> None:
         note(f"stopped at step {trainer.progress.step} and saved; go on with: {again}")
 
 
-def _print_results(trainer: "Trainer", run: Path) -> None:
-    """The table at the end of a training: the best checkpoint, measured as by `toytrans eval`."""
+def _measured_pairs(trainer: "Trainer") -> "dict[Split, Pairs]":
+    """The pairs to measure at the end, by split: those of validation, and of the test if there are
+    any."""
     from toytrans.data.pairs import all_pairs
+
+    files = trainer.settings.data.files
+    splits: list[Split] = ["valid", "test"] if files is None or files.test else ["valid"]
+    return {split: all_pairs(trainer.dataset, split) for split in splits}
+
+
+def _print_scores(trainer: "Trainer", step: int, pairs: "dict[Split, Pairs]") -> None:
+    """The table at the end of a training: the best checkpoint, measured as by `toytrans eval`.
+    step: of that checkpoint, whose weights the model has."""
     from toytrans.evaluation import evaluate
     from toytrans.model.seq2seq import count_parameters
 
-    step, progress, settings = trainer.take_best(), trainer.progress, trainer.settings
-    files = settings.data.files
-    splits: list[Split] = ["valid", "test"] if files is None or files.test else ["valid"]
-    pairs = {split: all_pairs(trainer.dataset, split) for split in splits}
+    progress, settings = trainer.progress, trainer.settings
     rows: list[Labelled] = []
-    for split in splits:
+    for split in pairs:
         rows += parts_of(split, evaluate(trainer.model, pairs[split], trainer.dataset.facts))
     reason = {
         "stop_at_exact_match": ", stopped at the exact match asked for",
@@ -184,8 +199,6 @@ def _print_results(trainer: "Trainer", run: Path) -> None:
         f"{progress.elapsed_s:.1f} s{reason}; measured: step {step}{best}"
     )
     print_parts(f"{title}; {remark}" if remark else title, rows)
-    example = _print_translations(trainer, pairs[splits[-1]])
-    _print_next(trainer, run, example)
 
 
 def _print_translations(trainer: "Trainer", pairs: "Pairs") -> str:

@@ -4,7 +4,7 @@ it.
 
 An exercise hides the name of its fault. A hidden name is encoded so that nobody reads it by
 accident, neither in the config nor in a title of the run. It stops no one who wants to know:
-`planted_fault` decodes it without a key.
+`decoded_fault` decodes it without a key.
 """
 
 import base64
@@ -37,8 +37,8 @@ def hide(fault: str | None) -> str:
     return "hidden-" + encoded.rstrip("=").lower()
 
 
-HIDDEN: dict[str | None, str | None] = {hide(fault): fault for fault in (*FAULTS, None)}
-"""What each hidden text stands for."""
+HIDDEN: dict[str, str | None] = {hide(fault): fault for fault in (*FAULTS, None)}
+"""What each hidden text stands for: a fault, or None where an exercise breaks nothing."""
 
 
 def check_fault_name(fault: str) -> str:
@@ -53,12 +53,14 @@ def is_hidden(fault: str | None) -> bool:
     return fault in HIDDEN
 
 
-def planted_fault(fault: str | None) -> str | None:
+def decoded_fault(fault: str | None) -> str | None:
     """The name of the fault that a config's text stands for, or None if nothing is broken."""
-    return HIDDEN.get(fault, fault)
+    if fault in HIDDEN:
+        return HIDDEN[fault]
+    return fault
 
 
-def named_fault(fault: str | None) -> str | None:
+def openly_named_fault(fault: str | None) -> str | None:
     """The fault that may be told, because the config names it openly; None in an exercise."""
     return None if is_hidden(fault) else fault
 

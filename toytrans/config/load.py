@@ -45,7 +45,7 @@ def load_config(
     """
     tree = read_tree(path)
     _override(tree, overrides, by_option)
-    return trusted_config(tree)
+    return check_and_trust(tree)
 
 
 def load_saved_config(
@@ -139,7 +139,7 @@ def set_key(tree: Tree, key: str, value: Any, origin: str) -> None:
 # Checking ------------------------------------------------------------------------------------
 
 
-def trusted_config(tree: Tree) -> Config:
+def check_and_trust(tree: Tree) -> Config:
     """The config of values that the user has given, whose code may run from now on. Raises
     UserError with file, line and key."""
     config = validate(Config, tree).with_origins(tree.origins)

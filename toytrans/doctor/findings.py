@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from statistics import median
 from typing import Literal, NamedTuple
 
-from toytrans.config.faults import named_fault
+from toytrans.config.faults import openly_named_fault
 from toytrans.doctor.record import RunSnapshot
 from toytrans.exercises.fault_cards import CARDS
 from toytrans.training.folder import Record
@@ -74,7 +74,7 @@ def examine(run: RunSnapshot) -> list[Finding]:
 
 def fault_of_config(run: RunSnapshot) -> Iterator[Finding]:
     """A fault that the config names."""
-    if fault := named_fault(run.config.fault):
+    if fault := openly_named_fault(run.config.fault):
         card, what = CARDS[fault], f"The config names a planted fault: {fault}."
         remedy = "train without --break, and with fault: null in the config"
         yield Finding("fault", "wrong", what, card.what, remedy, card.checks, (fault,))

@@ -20,7 +20,7 @@ from typing import Literal, NamedTuple
 
 from pydantic import BaseModel, ConfigDict
 
-from toytrans.config.faults import FAULTS, hide, is_hidden, planted_fault
+from toytrans.config.faults import FAULTS, decoded_fault, hide, is_hidden
 from toytrans.config.yaml import read_yaml, write_yaml
 from toytrans.errors import UserError, did_you_mean
 from toytrans.exercises.fault_cards import CARDS
@@ -71,7 +71,7 @@ class Exercise(BaseModel):
     @property
     def answer(self) -> str:
         """The right answer: the name of the fault, or `none`."""
-        return planted_fault(self.fault) or NONE
+        return decoded_fault(self.fault) or NONE
 
 
 # Writing exercises ---------------------------------------------------------------------------
@@ -185,7 +185,7 @@ def read_answer(folder: Path) -> Answer | None:
 
 def where_to_look(exercise: Exercise) -> str:
     """What to look at after a wrong answer, without the name of the fault."""
-    fault = planted_fault(exercise.fault)
+    fault = decoded_fault(exercise.fault)
     if fault is None:
         return "train the sound model too, and read every line of `toytrans check --all` of both"
     return f"read what `toytrans check` says of {', '.join(CARDS[fault].checks)}"

@@ -11,7 +11,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from toytrans.config.faults import fault_remark, is_hidden, named_fault
+from toytrans.config.faults import fault_remark, is_hidden, openly_named_fault
 from toytrans.data.batches import make_batch, training_batches
 from toytrans.data.hashing import fingerprint
 from toytrans.data.open import open_dataset, task_of
@@ -109,7 +109,7 @@ def payload(run: Run, follow: Follow = lambda what: None) -> dict[str, Any]:
 
 def described(run: Run) -> dict[str, Any]:
     """The model as model.js is told it, and what the page's head says of the run."""
-    data, fault = run.config.data, named_fault(run.config.fault)
+    data, fault = run.config.data, openly_named_fault(run.config.fault)
     task = data.task
     rule = ""
     if task is not None:

@@ -1,6 +1,6 @@
 """The model of a config: the transformer, perhaps with a fault in it, or a model of the user's."""
 
-from toytrans.config.faults import FAULTS, named_fault, planted_fault
+from toytrans.config.faults import FAULTS, decoded_fault, openly_named_fault
 from toytrans.config.schema import ModelSettings, Settings
 from toytrans.errors import BadKey, UserError
 from toytrans.model.seq2seq import Seq2Seq
@@ -27,14 +27,14 @@ def plant(fault: str, model: Seq2Seq) -> None:
     Raises UserError for a fault without effect, and for a model that is no transformer.
     """
     check_fault(fault, model.settings)
-    if name := planted_fault(fault):
+    if name := decoded_fault(fault):
         import_named(FAULTS[name])().plant(as_transformer(model))
 
 
 def check_fault(fault: str | None, settings: ModelSettings) -> None:
     """Raise BadKey if a fault has no effect on a model. A hidden one is not refused for that,
     because the error would tell its name."""
-    if name := named_fault(fault):
+    if name := openly_named_fault(fault):
         reason = import_named(FAULTS[name])().no_effect(settings)
         if reason:
             raise BadKey("fault", f"{name} {reason}")

@@ -13,7 +13,7 @@ from typing import Annotated, Any
 
 from pydantic import Field
 
-from toytrans.config.load import make_code_paths_absolute, trusted_config
+from toytrans.config.load import check_and_trust, make_code_paths_absolute
 from toytrans.config.schema import Config, Section
 from toytrans.config.yaml import Tree, read_yaml
 from toytrans.data.files import sha256_of
@@ -122,7 +122,7 @@ def config_of(board: Board, task: str, kind: str, seed: int, files: Path | None)
         values["data"] = values["data"] | {"files": named | paths}
     tree = Tree(f"board task {task}", values)
     make_code_paths_absolute(tree, SHIPPED / "examples")
-    return trusted_config(tree)
+    return check_and_trust(tree)
 
 
 def measured(board: Board, sweep: Sweep) -> Iterator[tuple[str, str, Comparison]]:

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 from torch.optim.adamw import adamw
 
-from toytrans.config.faults import FAULTS, planted_fault
+from toytrans.config.faults import FAULTS, decoded_fault
 from toytrans.data.batches import Batch
 from toytrans.named import import_named
 from toytrans.tokens import PAD_ID
@@ -71,7 +71,7 @@ class Objective:
 
 def objective_of(fault: str | None) -> Objective:
     """What a training minimises. A fault may change that; evaluation never asks."""
-    name = planted_fault(fault)
+    name = decoded_fault(fault)
     if name is None:
         return Objective()
     objective: Objective = import_named(FAULTS[name])()

@@ -63,7 +63,12 @@ NOT_MEASURED = "not measured"
 MOST_BYTES_OF_RECORDS, MOST_DAMAGED = 2**30, 10_000
 """Bytes of metrics.jsonl, and lines without a record after which no more are read."""
 
-Sequences = TypeVar("Sequences", str, list[str])
+SAY_THEIR_FORMAT = (".tsv", ".jsonl")
+"""Suffixes of files of pairs. Another one says nothing: then the format is that of the training
+files, unless these are parallel text."""
+
+OneOrMany = TypeVar("OneOrMany", str, list[str])
+"""One sequence such as "5 7 9", or several."""
 
 State = Literal["finished", "unfinished", "being written", "damaged"]
 
@@ -290,7 +295,7 @@ class Run:
 
         return LivePage(self)
 
-    def translate(self, sequences: Sequences, beam: int = 1) -> Sequences:
+    def translate(self, sequences: OneOrMany, beam: int = 1) -> OneOrMany:
         """The translation of one sequence such as "5 7 9", or those of several.
 
         Raises UnseenSymbol, a UserError, for a symbol that training has not seen.
@@ -312,7 +317,8 @@ class Run:
         length_of: Side = "src",
         files: str | Path | tuple[str | Path, str | Path] | None = None,
     ) -> Scores:
-        """Measure the run as `toytrans eval` does.
+        """Measure the run as `toytrans eval` does, for a program in Python: its arguments are plain
+        and are checked here, and it computes as a command does.
 
         lengths: the shortest and the longest; None = those of the split. split: valid or test.
         examples: pairs in all. decode: pairs of each length that are decoded; None = all.
@@ -340,8 +346,9 @@ class Run:
         beam: int = 1,
         follow: Callable[[int, int], object] = lambda done, total: None,
     ) -> Scores:
-        """What `toytrans eval` prints, of a split, a file of pairs, or two files of parallel text.
+        """Measure the run for a command or a sweep, which has a `Selection` and is tuned already.
 
+        pairs_of: a split, a file of pairs, or two files of parallel text.
         decode: pairs of each length to decode; None = all. follow: as in `evaluation.evaluate`.
         Raises UserError where there are no such pairs.
         """
@@ -351,8 +358,10 @@ class Run:
             pairs = pairs_of_split(config, facts, pairs_of, wanted)
         else:
             files = config.data.files
-            named = isinstance(pairs_of, tuple) or pairs_of.suffix.lower() in (".tsv", ".jsonl")
-            kind = files.format if files and not named and files.format != "text" else None
+            says_format = isinstance(pairs_of, tuple) or pairs_of.suffix.lower() in SAY_THEIR_FORMAT
+            kind = None
+            if files is not None and files.format != "text" and not says_format:
+                kind = files.format
             pairs = pairs_of_files(pairs_of, kind, facts, wanted)
         scores = evaluate(
             self.model, pairs, facts, beam=beam, decode=decode, side=wanted.side, follow=follow
@@ -373,7 +382,9 @@ def state_of(path: Path) -> RunState:
         run = Run.open(path)
         progress = run.progress()
     except UserError as error:
-        return RunState(state) if state != "unfinished" else RunState("damaged", problem=str(error))
+        if state == "being written":  # its files are on their way
+            return RunState(state)
+        return RunState("damaged", problem=str(error))
     step = best = None
     if progress is not None:
         step, match = progress.step, progress.best_exact_match
