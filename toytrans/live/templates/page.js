@@ -210,7 +210,7 @@ function preview(row) {
 const EXPERIMENTS = [
   {
     says: [
-      ["Give it a longer source", () => take(after(LONGER, state.source))],
+      ["Give it a longer source", () => take(longest([...LONGER, ...PAIRS]))],
       " than it has learned. At which place is the first wrong symbol?",
     ],
     asks: ["place"],
@@ -285,6 +285,10 @@ function toggle(parts, isOn) {
 
 function toggleHead(isOn) {
   change({ headOff: isOn ? "" : `${state.part}.${state.layer}.${state.head}` });
+}
+
+function longest(pairs) {
+  return pairs.reduce((best, pair) => (pair.source.length > best.source.length ? pair : best));
 }
 
 // The pair after the one of a source, in a list
@@ -464,8 +468,10 @@ function listen() {
       return state.step < lastStep();
     });
   });
-  onClick("try-next", () => {
-    look({ experiment: (state.experiment + 1) % EXPERIMENTS.length });
+  onClick("try-next", () => {  // an experiment begins with the model as it learned
+    const { part, layer, head } = startingState();
+    const experiment = (state.experiment + 1) % EXPERIMENTS.length;
+    change({ ...unswitched(), part, layer, head, experiment });
     showExperiment();
   });
   onClick("big", () => change({ isBig: !state.isBig }));
