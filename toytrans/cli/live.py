@@ -1,14 +1,12 @@
 """`toytrans live`: one HTML file in which the model of a run runs."""
 
-import itertools
-import os
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
 from toytrans.cli.common import Checkpoint, RunArgument, TrustCode
-from toytrans.cli.new_files import check_new, write_new
+from toytrans.cli.new_files import check_new, free_name, write_new
 from toytrans.cli.runs import open_run
 from toytrans.cli.terminal import Progress, note
 from toytrans.errors import UserError, printable
@@ -35,13 +33,7 @@ def live(
         raise UserError("name a run: `toytrans live runs/textbook`; the page shows a trained model")
     check_new(out)
     page = live_page(open_run(run, trust_code, checkpoint), Progress()).encode()
-    path = out or next(name for name in _names() if not os.path.lexists(name))
+    path = out or free_name("live", ".html")
     write_new(path, page)
     print(printable(f"wrote {path}, {len(page) / 1e6:.1f} MB; open it in a browser"))
     note("the page holds all weights of the model, and some validation and test pairs")
-
-
-def _names() -> "itertools.chain[Path]":
-    """live.html, live-2.html and so on."""
-    others = (Path(f"live-{number}.html") for number in itertools.count(2))
-    return itertools.chain([Path("live.html")], others)

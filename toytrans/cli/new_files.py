@@ -1,6 +1,7 @@
 """Files that an option names, for a command to write: checked before anything is computed, so that
 nobody waits for numbers that then have nowhere to go, and written completely or not at all."""
 
+import itertools
 import os
 from pathlib import Path
 
@@ -18,21 +19,22 @@ def check_new(path: Path | None) -> None:
             raise UserError(f"{path}: there is no folder {path.parent}; make it first")
 
 
-def check_plot(path: Path | None, *others: str) -> None:
-    """Raise UserError if nothing can be drawn into the file that --plot names.
-
-    others: endings that are allowed besides those of pictures.
-    """
+def check_plot(path: Path | None) -> None:
+    """Raise UserError if nothing can be drawn into the file that --plot names."""
     if path is not None:
-        pictures = (".png", ".svg")
-        if path.suffix.lower() not in (*pictures, *others):
-            raise UserError(f"{path}: end the name with {' or '.join((*pictures, *others))}")
+        if path.suffix.lower() not in (".png", ".svg"):
+            raise UserError(f"{path}: end the name with .png or .svg")
         check_new(path)
-        if path.suffix.lower() in pictures:
-            check_matplotlib()
+        check_matplotlib()
 
 
 def write_new(path: Path, raw: bytes, *, replace: bool = False) -> None:
     """Write the file that an option names. Raises UserError. replace: as in `write_file`."""
     with disk_errors(path, "the file"):
         write_file(path, raw, replace=replace)
+
+
+def free_name(stem: str, suffix: str) -> Path:
+    """The first of STEM.SUFFIX, STEM-2.SUFFIX and so on that is not taken."""
+    names = (Path(f"{stem}{f'-{n}' if n > 1 else ''}{suffix}") for n in itertools.count(1))
+    return next(name for name in names if not os.path.lexists(name))

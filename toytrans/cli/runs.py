@@ -1,6 +1,5 @@
 """`toytrans runs`, `translate`, `report` and `export`: which runs there are, and their use."""
 
-import itertools
 import os
 import sys
 from collections.abc import Iterator
@@ -23,7 +22,7 @@ from toytrans.cli.common import (
     run_and_sequences,
     warn_of_fault,
 )
-from toytrans.cli.new_files import check_new, write_new
+from toytrans.cli.new_files import check_new, free_name, write_new
 from toytrans.cli.terminal import Progress, note, print_table, printable
 from toytrans.config.faults import fault_remark
 from toytrans.errors import UnseenSymbol, UserError, share
@@ -173,9 +172,8 @@ def report(
     """Write one HTML page about a run, or about several.
 
     The page holds everything it needs and opens in any browser. One run: curves,
-    exact match by length, masks, attention at every checkpoint, translations,
-    checks, configuration. Several runs: the same curves together, and the tables
-    of eval.
+    exact match by length, translations, checks, configuration. Several runs: the
+    same curves together, and the tables of eval.
     """
     check_new(out)
     check_matplotlib()
@@ -184,9 +182,7 @@ def report(
     title = views[0].name if len(views) == 1 else f"{len(views)} runs"
     parts = list(sections.sections_of(views, Progress()))
     text = page(f"toytrans: {title}", parts)
-    if out is None:
-        names = (f"report{f'-{n}' if n > 1 else ''}.html" for n in itertools.count(1))
-        out = Path(next(name for name in names if not os.path.lexists(name)))
+    out = out or free_name("report", ".html")
     write_new(out, text.encode())
     print(f"wrote {printable(str(out))}")
     for sentence in lacking(parts):

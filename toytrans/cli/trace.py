@@ -41,7 +41,9 @@ from toytrans.figures import drawn
 from toytrans.files import json_text
 from toytrans.inspection import trace as traces
 from toytrans.inspection.heads import AttentionMaps, Choice, HeadMap, HeadReport, maps_of_batch
+from toytrans.inspection.shown import InspectedBatch
 from toytrans.inspection.table import CLOSED
+from toytrans.inspection.trace import Trace
 from toytrans.tokens import PAD_ID, SPECIALS
 
 if TYPE_CHECKING:
@@ -120,32 +122,43 @@ def trace(
     if head > heads:
         raise UserError(f"--head {head}: this model has {heads} of them; give 1 to {heads}")
     if plot is not None or panel == HEADS:
-        if inspected.run is None:
-            raise UserError("rules are measured on a run; name one, or train this config")
-        maps = maps_of_batch(inspected.run, inspected.batch, Choice(part, layer))
-        if plot is not None:
-            write_new(plot, _draw(plot, maps))
-            note(f"wrote {plot}")
-        else:
-            _print_maps(maps)
-        _print_rules(maps)
-        return
-    traced = traces.trace(inspected, part, layer or 1)
-    rules = None
-    if inspected.run is not None:
-        rules = maps_of_batch(inspected.run, inspected.batch, Choice(part, layer or 1))
-    if as_json:
-        found = {} if rules is None else {"heads": [each.to_dict() for each in rules.heads]}
-        print(json_text(traced.to_dict() | found))
-        return
-    tables = traces.tables(traced, inspected.most_padded, head - 1)
-    if panel is not None:
+        _show_heads(inspected, Choice(part, layer), plot)
+    else:
+        traced = traces.trace(inspected, part, layer or 1)
+        _show_tensors(traced, head, panel, as_json)
+
+
+def _show_heads(inspected: InspectedBatch, choice: Choice, plot: Path | None) -> None:
+    """The weights of all chosen heads as maps, on the terminal or in a picture, and their rules."""
+    if inspected.run is None:
+        raise UserError("rules are measured on a run; name one, or train this config")
+    maps = maps_of_batch(inspected.run, inspected.batch, choice)
+    if plot is None:
+        _print_maps(maps)
+    else:
+        write_new(plot, _draw(plot, maps))
+        note(f"wrote {plot}")
+    _print_rules(maps)
+
+
+def _show_tensors(traced: Trace, head: int, panel: str | None, as_json: bool) -> None:
+    """The tensors of one attention: one screen, some panels, or all of them as JSON. The screen and
+    JSON have the rules of the heads too, if the model is a run's."""
+    tables = traces.tables(traced, traced.inspected.most_padded, head - 1)
+    if panel is not None and not as_json:
         print_panels(tables, panel)
         return
+    run, maps = traced.inspected.run, None
+    if run is not None:
+        maps = maps_of_batch(run, traced.inspected.batch, Choice(traced.part, traced.layer))
+    if as_json:
+        found = {"heads": [each.to_dict() for each in maps.heads]} if maps else {}
+        print(json_text(traced.to_dict() | found))
+        return
     print_tables(traces.summary(tables))
-    if rules is not None:
-        _print_rules(rules)
-    print_names(tables, *([HEADS] if rules is not None else []))
+    if maps is not None:
+        _print_rules(maps)
+    print_names(tables, *([HEADS] if maps else []))
 
 
 # What each head does --------------------------------------------------------------------------
@@ -260,6 +273,7 @@ def _draw(path: Path, maps: AttentionMaps) -> bytes:
     names = [*SPECIALS, *axis_names(maps.run.vocabulary.symbols)[len(SPECIALS) :]]
 
     def draw(figure: "Figure") -> None:
+        """Each pair is a part of the figure, and each of its heads an image in the part's grid."""
         figure.suptitle(printable(f"{maps.run.title}; labels measured on {maps.basis}"), fontsize=8)
         for row, part in enumerate(figure.subfigures(pairs, 1, squeeze=False)[:, 0]):
             part.suptitle(printable(maps.text(row)), fontsize=9, fontweight="bold")

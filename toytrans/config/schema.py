@@ -324,8 +324,7 @@ class TrainConfig(Section):
     patience: Positive | None = None
     """Stop after so many evaluations without a better one. null means never."""
     keep_checkpoints: Annotated[int, Field(ge=1, le=10**4)] = 2
-    """Number of newest checkpoints to keep. The best one is kept as well. Reports show attention at
-    each."""
+    """Number of newest checkpoints to keep. The best one is kept as well."""
     precision: Literal["auto", "fp32", "bf16", "fp64"] = "auto"
     """Precision of matrix products. auto takes bf16 if the device has instructions for it, except
     on a CPU up to d_model 64; else fp32."""

@@ -331,17 +331,21 @@ def maps_of(
 
     targets: decoder inputs in place of the translations.
     """
+    valid = validation_pairs(run, CANDIDATES)
     if sequences:
         batch = batch_of_run(run, sequences, targets or ()).batch
     else:
-        src = make_batch(few(validation_pairs(run, CANDIDATES)), run.config.source_bos).src
+        src = make_batch(few(valid), run.config.source_bos).src
         batch = translated(run.model, src, run.facts.target_growth)
-    return maps_of_batch(run, batch, choice)
+    return _maps(run, batch, choice, valid)
 
 
 def maps_of_batch(run: Run, batch: Batch, choice: Choice = ALL) -> AttentionMaps:
-    """The same for a batch that is there already; of the chosen attentions alone."""
-    valid = validation_pairs(run, CANDIDATES)
+    """The same for a batch that is there already."""
+    return _maps(run, batch, choice, validation_pairs(run, CANDIDATES))
+
+
+def _maps(run: Run, batch: Batch, choice: Choice, valid: Pairs) -> AttentionMaps:
     heads = attend(run.model, batch, choice)
     longest = run.model.settings.max_length
     batches = evaluation_batches(valid, BATCH_TOKENS, run.config.source_bos, longest)

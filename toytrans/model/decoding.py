@@ -1,11 +1,11 @@
-"""Decoding, one place at a time for all sources together: greedy search here, and beams in
-`beam_search`, which is imported for whoever asks for more than one.
+"""Decoding, one place at a time for all sources together: greedy search, and then beam search.
 
 At each place the model's state takes the newest token of each row and gives logits of the next
 one. PAD and BOS are never chosen. Sources that have ended leave the batch.
 """
 
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -35,8 +35,6 @@ def search(model: Seq2Seq, src: Tensor, target_growth: int = 2, *, beam: int = 1
     with torchs_own_products():
         if beam == 1:
             return greedy_search(model, src, limits)
-        from toytrans.model.beam_search import beam_search
-
         return beam_search(model, src, limits, beam)
 
 
@@ -84,3 +82,105 @@ def without_empty_columns(tokens: Tensor) -> Tensor:
     """(B, longest) -> (B, L): as far as any row has a token."""
     used = int((tokens != PAD_ID).any(0).sum())
     return tokens[:, :used].contiguous()
+
+
+# Beam search ---------------------------------------------------------------------------------
+
+
+def beam_search(model: Seq2Seq, src: Tensor, limits: Tensor, beams: int) -> Decoded:
+    """The best of the hypotheses that W beams find: src (B, S), limits (B,), as of `token_limits`.
+
+    A hypothesis scores its log-probability / length, EOS counted in the length. A source is done
+    when no open beam can overtake its best ended hypothesis any more, even if all further tokens
+    were certain. Where none has ended at the limit, the best open beam is taken.
+    """
+    longest = longest_of(limits)
+    state = model.start_decoding(src, longest, beams)
+    ended = Ended(src, longest, torch.promote_types(model.dtype, torch.float32))
+    sources = torch.arange(len(src), device=src.device)  # (A,), those that are still in the batch
+    newest = src.new_full((len(src), beams), BOS_ID)
+    tokens = src.new_full((len(src), beams, longest), PAD_ID)  # of the open beams
+    log_prob = ended.score.new_full(newest.shape, -torch.inf)  # (A, W), of the open beams
+    log_prob[:, 0] = 0  # all beams start equal; the others are switched off
+    for place in range(longest):
+        logits = state.next_logits(newest.flatten()).unflatten(0, newest.shape)  # (A, W, V)
+        candidates = best_candidates(log_prob, logits)
+        last = limits[sources] == place + 1
+        ended.record(sources, candidates, tokens, place, last)
+
+        # the best that go on are the new beams
+        goes_on = candidates.log_prob.masked_fill(candidates.token == EOS_ID, -torch.inf)
+        log_prob, chosen = goes_on.topk(beams, 1)
+        parent, newest = candidates.parent.gather(1, chosen), candidates.token.gather(1, chosen)
+        before = parent[..., None].expand(-1, -1, place)
+        tokens[:, :, :place] = tokens[:, :, :place].gather(1, before)
+        tokens[:, :, place] = newest
+
+        # an open beam gains no probability; the most it can gain is length, up to the limit
+        decided = log_prob.amax(1) / limits[sources] <= ended.score[sources]
+        going = ~(last | decided)
+        log_prob = log_prob.masked_fill(~going[:, None], -torch.inf)
+        count = int(going.sum())
+        if not count:
+            break
+        rows = torch.arange(len(parent), device=src.device)[:, None] * beams + parent  # (A, W)
+        if bucket(count) < len(going):
+            staying = first_that_go_on(going, bucket(count))
+            sources, newest, log_prob = sources[staying], newest[staying], log_prob[staying]
+            tokens, rows = tokens[staying], rows[staying]
+        state.select(rows.flatten())
+    return Decoded(without_empty_columns(ended.tokens), ended.score)
+
+
+class Candidates(NamedTuple):
+    """The C likeliest ways of A sources to go on by a token, the best first: (A, C) each."""
+
+    log_prob: Tensor  # of the beam with the token, in nats
+    parent: Tensor  # the beam that is gone on from
+    token: Tensor
+
+
+def best_candidates(log_prob: Tensor, logits: Tensor) -> Candidates:
+    """Twice as many candidates as beams: even if each beam's EOS is among them, enough go on.
+
+    log_prob: (A, W), of the open beams. logits: (A, W, V), of their next tokens.
+    """
+    log_probs = logits.log_softmax(-1, dtype=log_prob.dtype)
+    log_probs[..., :EOS_ID] = -torch.inf  # neither PAD nor BOS
+    totals = (log_prob[..., None] + log_probs).flatten(1)  # (A, W V)
+    _, beams, vocabulary = logits.shape
+    best = totals.topk(min(2 * beams, beams * vocabulary), 1)
+    return Candidates(best.values, best.indices // vocabulary, best.indices % vocabulary)
+
+
+class Ended:
+    """The best ended hypothesis of each of B sources.
+
+    score: (B,), its log-probability / length; -inf if there is none
+    tokens: (B, L)
+    """
+
+    def __init__(self, src: Tensor, longest: int, dtype: torch.dtype) -> None:
+        self.score = src.new_full((len(src),), -torch.inf, dtype=dtype)
+        self.tokens = src.new_full((len(src), longest), PAD_ID)
+
+    def record(
+        self, sources: Tensor, candidates: Candidates, tokens: Tensor, place: int, last: Tensor
+    ) -> None:
+        """Keep the best of the candidates that ended, and open ones at the limit if none has ended.
+
+        sources: (A,), whose candidates these are
+        tokens: (A, W, L), those of the beams before this place
+        last: (A,), whether this place is the last one that a source may have
+        """
+        eos, best = candidates.token == EOS_ID, self.score[sources]
+        cut_off = last & ~eos.any(1) & best.isinf()
+        scores = candidates.log_prob / (place + 1)
+        scores = scores.masked_fill(~(eos | cut_off[:, None]), -torch.inf)
+        score, pick = scores.max(1, keepdim=True)  # (A, 1)
+        beam = candidates.parent.gather(1, pick)[..., None].expand(-1, 1, tokens.shape[-1])
+        hypothesis = tokens.gather(1, beam)[:, 0]  # (A, L)
+        hypothesis[:, place] = candidates.token.gather(1, pick)[:, 0]
+        better = score[:, 0] > best
+        self.score[sources] = score[:, 0].where(better, best)
+        self.tokens[sources] = hypothesis.where(better[:, None], self.tokens[sources])

@@ -157,6 +157,7 @@ def cuda_capture(device: torch.device) -> Capture:
     stream, pool = torch.cuda.Stream(device), torch.cuda.graph_pool_handle()
 
     def capture(work: Work) -> Work:
+        """Capture some work on the stream of all graphs. Returns what replays it."""
         outside = torch.cuda.current_stream(device)
         graph, collects = torch.cuda.CUDAGraph(), gc.isenabled()
         gc.disable()  # a CUDA graph that is freed breaks a capture
