@@ -90,7 +90,11 @@ def load(js: Any, model: Transformer) -> None:
 
 
 def ragged(
-    draw: torch.Generator, source_bos: bool, rows: int = 4, longest: int = 10
+    draw: torch.Generator,
+    source_bos: bool,
+    rows: int = 4,
+    longest: int = 10,
+    ids: int = len(VOCABULARY),
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """Random sources and target inputs of 0 to `longest` symbols, with up to two pads more than
     they need: (B, S), (B, T)."""
@@ -99,8 +103,8 @@ def ragged(
         sequences = []
         for _ in range(rows):
             length = int(torch.randint(0, longest + 1, (), generator=draw))
-            ids = torch.randint(FIRST_SYMBOL_ID, len(VOCABULARY), (length,), generator=draw)
-            sequences.append([BOS_ID] * bos + ids.tolist() + [EOS_ID] * eos)
+            symbols = torch.randint(FIRST_SYMBOL_ID, ids, (length,), generator=draw).tolist()
+            sequences.append([BOS_ID] * bos + symbols + [EOS_ID] * eos)
         width = max(map(len, sequences)) + int(torch.randint(0, 3, (), generator=draw))
         return torch.tensor([each + [PAD_ID] * (width - len(each)) for each in sequences])
 

@@ -2,6 +2,7 @@
 
 import base64
 import contextlib
+import csv
 import json
 import re
 import shutil
@@ -300,7 +301,7 @@ def test_a_head_that_is_off(page: Any) -> None:
     before = page.evaluate("now.pass.logits.slice(0, 9).join()")
     page.locator("#heads button").nth(1).click()
     page.click("label:has(#head-off)")
-    assert "without head cross 1 2" in text_of(page, "status")
+    assert "without head 2 of cross layer 1" in text_of(page, "status")
     assert page.evaluate("now.pass.logits.slice(0, 9).join()") != before
     assert "2 off" in page.locator("#heads button").nth(1).text_content()
     page.click("label:has(#head-off)")
@@ -344,6 +345,75 @@ def test_the_model_at_another_step_of_its_training(page: Any, folder: Path) -> N
     assert counts_of(page) == trained
 
 
+# Experiments and notes -------------------------------------------------------------------------
+
+
+def test_an_experiment_asks_first_and_answers_afterwards(page: Any) -> None:
+    for _ in range(2):
+        page.click("#try-next")
+    assert text_of(page, "try-number") == "3 of 5"
+    act = page.locator("#try-text .do").first
+    act.click()
+    assert "Guess first" in text_of(page, "try-note")
+    assert page.locator("#switch-causal").is_checked()
+    page.keyboard.type("80")
+    act.click()
+    alone, given, of = counts_of(page)
+    said = page.locator("#guesses .answer").all_text_contents()
+    assert said == [
+        page.evaluate(f"`it is ${{percent({right} / {of})}}`") for right in (alone, given)
+    ]
+    (row,) = page.locator("#notes-table tbody tr").all()
+    cells = row.locator("td").all_text_contents()
+    assert cells[1:5] == ["without the causal mask", "0", f"{alone / of:.3f}", f"{given / of:.3f}"]
+    assert "% alone: guessed 80, it is" in cells[-1]
+    page.reload()
+    assert page.locator("#guesses input").first.input_value() == "80"
+    assert page.locator("#guesses .answer").first.text_content() == said[0]
+    assert text_of(page, "notes-link") == "Notes 1"
+    with page.expect_download() as saved:
+        page.click("#save-notes")
+    with open(saved.value.path(), newline="") as file:
+        heading, noted = csv.reader(file)
+    assert noted == cells and heading[3] == "right alone"
+    page.click("#clear-notes")
+    assert text_of(page, "notes-link") == "Notes 0"
+    assert page.locator("#guesses input").first.input_value() == ""
+
+
+def test_back_leads_to_what_was_there_before(page: Any) -> None:
+    page.click("label:has(#switch-causal)")
+    page.click("#more")
+    page.go_back()
+    page.wait_for_function("state.pads === 0")
+    assert not page.locator("#switch-causal").is_checked()
+    page.go_back()
+    page.wait_for_function("state.off.length === 0")
+    page.click("#try-next")
+    page.click("#try-back")
+    assert text_of(page, "try-number") == "1 of 5"
+
+
+def test_a_wrong_pair_can_be_seen(page: Any) -> None:
+    counts_of(page)
+    page.click("#see-wrong")
+    assert "wrong" in page.locator('[data-line="alone"] .label').text_content()
+
+
+def test_longer_sources_are_counted_apart(page: Any, folder: Path) -> None:
+    longer = data_in(folder / "one.html")["longer"]
+    assert min(len(source.split()) for source, _ in longer) > 5
+    counts_of(page)
+    right = page.evaluate(
+        """() => subject.longer.filter(({ source, answer }) => {
+          const model = modelAt(subject.step), steps = model.greedy(
+            model.encode(model.sourceIds(source)));
+          return steps.map(({ id }) => nameOf(id)).join(" ") === [...answer, "eos"].join(" ");
+        }).length"""
+    )
+    assert f"{right} of {len(longer)} alone." in text_of(page, "longer-counted")
+
+
 # Its address -----------------------------------------------------------------------------------
 
 
@@ -379,6 +449,8 @@ def test_an_address_from_elsewhere(opened: Callable[..., Any], folder: Path) -> 
         "location.hash = '#run=-magic-constructor&pads=99&src=9.%zz&head=cross.7.7&at=5&step=-1'"
     )
     page.wait_for_function("state.pads === 0")
+    for word in ("-magic", "-constructor", "pads=99", "src=9.%zz", "head=cross.7.7", "at=5"):
+        assert word in text_of(page, "error")
     assert page.evaluate("[state.off, state.head, state.at]") == [[], 1, load(folder / "one").step]
 
 

@@ -11,7 +11,10 @@ from toytrans.training.run import Run
 HEIGHT = 820
 """Pixels of the page in a cell of a notebook."""
 
-SCRIPTS = ("model.js", "count.js", "draw.js", "state.js", "parts.js", "page.js")
+SCRIPTS = (
+    *("model.js", "count.js", "draw.js", "subject.js", "state.js", "parts.js"),
+    *("experiments.js", "page.js"),
+)
 """In the order in which they are read; the first two know nothing of a page."""
 
 

@@ -26,7 +26,7 @@ from toytrans.training.checkpoint import read_progress
 from toytrans.training.run import Run
 from toytrans.training.snapshots import MOST_PARAMETERS, read_snapshot, snapshot_steps
 
-COUNTED, LONGER = 500, 20
+COUNTED, LONGER = 500, 60
 """Validation pairs that the page counts on, and test pairs beyond the training lengths."""
 
 SNAPSHOTS = 8
@@ -96,7 +96,7 @@ def payload(run: Run, follow: Follow = lambda what: None) -> dict[str, Any]:
         "about": described(run),
         "shapes": [[name, list(each.shape)] for name, each in weights.items()],
         "snapshots": snapshots_of(run, weights),
-        "pairs": [[*each, seen] for each, seen in zip(texts(run, counted), met, strict=True)],
+        "pairs": [[*each, int(seen)] for each, seen in zip(texts(run, counted), met, strict=True)],
         "longer": longer_pairs(run),
         "curve": [
             [record["step"], record["loss"]]

@@ -10,29 +10,43 @@ function judged(model, pair, pads, switches) {
   const answer = pair.answer.map((symbol) => FIRST_SYMBOL + model.about.symbols.indexOf(symbol));
   const labels = [...answer, EOS];
   const encoded = model.encode(src, switches);
-  const most = Math.min(labels.length, model.mostTokens(src));
-  const alone = model.greedy(encoded, switches, most).map((step) => step.id);
   const tgtIn = [BOS, ...answer, ...Array(pads).fill(PAD)];
   const { logits } = model.decode(tgtIn, encoded, switches);
-  const given = labels.map((_, t) => likeliest(rowOf(logits, t, model.vocabularySize)));
-  return { alone: alone.join() === labels.join(), given: given.join() === labels.join() };
+  const given = labels.every((id, t) => likeliest(rowOf(logits, t, model.vocabularySize)) === id);
+  const most = Math.min(labels.length, model.mostTokens(src));
+  if (switches.causal && labels.length <= most) {
+    // No place reads a later one, so as long as everything was right alone, the model has read
+    // the answer itself, and says the same. Nothing need be decoded.
+    return { alone: given, given };
+  }
+  const alone = model.greedy(encoded, switches, most).map((step) => step.id);
+  return { alone: alone.join() === labels.join(), given };
 }
 
 // Counts over pairs, told to `show` after each slice of 12 ms, so that the page answers in between.
+// pairs: { source, answer, seen }. longer: pairs that make a group of their own, counted at the end.
 // Resolves with the counts, or with null once `isWanted` says no.
-async function countRight(model, pairs, pads, switches, show, isWanted) {
-  const counts = { ...emptyGroup(), all: pairs.length, seen: emptyGroup(), unseen: emptyGroup() };
-  while (counts.done < pairs.length) {
+async function countRight(model, { pairs, longer }, pads, switches, show, isWanted) {
+  const counts = {
+    ...emptyGroup(pairs.length), longer: emptyGroup(longer.length),
+    seen: emptyGroup(), unseen: emptyGroup(), wrong: [],
+  };
+  const groupsOf = (pair) => [counts, pair.seen ? counts.seen : counts.unseen];
+  const work = [
+    ...pairs.map((pair) => [pair, groupsOf(pair)]),
+    ...longer.map((pair) => [pair, [counts.longer]]),
+  ];
+  for (let next = 0; next < work.length;) {
     const stop = performance.now() + 12;
     do {
-      const pair = pairs[counts.done++], right = judged(model, pair, pads, switches);
-      const group = pair.seen ? counts.seen : counts.unseen;
-      for (const part of [counts, group]) {
-        part.alone += right.alone;
-        part.given += right.given;
+      const [pair, groups] = work[next++], right = judged(model, pair, pads, switches);
+      for (const group of groups) {
+        group.done++;
+        group.alone += right.alone;
+        group.given += right.given;
       }
-      group.done++;
-    } while (counts.done < pairs.length && performance.now() < stop);
+      if (!right.alone && groups.includes(counts)) counts.wrong.push(pair);
+    } while (next < work.length && performance.now() < stop);
     if (!isWanted()) return null;
     show(counts);
     await new Promise((resume) => setTimeout(resume));
@@ -41,8 +55,8 @@ async function countRight(model, pairs, pads, switches, show, isWanted) {
   return counts;
 }
 
-function emptyGroup() {
-  return { done: 0, alone: 0, given: 0 };
+function emptyGroup(all) {
+  return { all, done: 0, alone: 0, given: 0 };
 }
 
 // How far two lists of numbers are apart in their first ones

@@ -11,14 +11,15 @@ const maskGrids = {};
 let weightGrid, fateGrid;
 
 // Change some of the state. Everything that follows from it is computed and shown.
-function change(some) {
+// isStep: the browser's Back leads to what was there before
+function change(some, isStep = true) {
   state = { ...state, ...some };
   now = compute();
   keepInRange();
   showAll();
+  writeAddress(isStep);
   count();
   later(showFateOfSource);
-  writeAddress();
 }
 
 // Change what is looked at, and nothing that the model computes.
@@ -40,22 +41,14 @@ function keepInRange() {
   if (state.key !== null) state.key = Math.min(state.key, keys.length - 1);
 }
 
-function writeAddress() {
+function writeAddress(isStep = false) {
   if (location.protocol === "about:") return;  // in a cell of a notebook
-  history.replaceState(null, "", location.pathname + location.search + addressOf(state));
+  const address = location.pathname + location.search + addressOf(state);
+  if (isStep && addressOf(state) !== location.hash) history.pushState(null, "", address);
+  else history.replaceState(null, "", address);
 }
 
 // What the model says -----------------------------------------------------------------------------
-
-const models = new Map();
-
-function modelAt(step) {
-  if (!models.has(step)) {
-    const { kind, weights } = DATA.snapshots.find((snapshot) => snapshot.step === step);
-    models.set(step, new Model(ABOUT, unpacked(weights, kind, DATA.shapes)));
-  }
-  return models.get(step);
-}
 
 // src, tgtIn: what the encoder and the one pass read. alone: steps of writing alone. given: the
 // same with the answer given. labels: what is right, or null. pass: every attention of the one
@@ -66,7 +59,7 @@ function compute() {
   const src = model.sourceIds(state.source, state.pads);
   const encoded = model.encode(src, switches);
   const alone = model.greedy(encoded, switches);
-  const answer = state.answer?.map((symbol) => FIRST_SYMBOL + ABOUT.symbols.indexOf(symbol));
+  const answer = state.answer?.map((symbol) => FIRST_SYMBOL + subject.about.symbols.indexOf(symbol));
   const read = answer ?? alone.map((step) => step.id).filter((id) => id !== EOS);
   const tgtIn = [BOS, ...read, ...Array(state.pads).fill(PAD)];
   const pass = { ...encoded, ...model.decode(tgtIn, encoded, switches) };
@@ -74,7 +67,7 @@ function compute() {
     const logits = rowOf(pass.logits, t, size);
     return { id: likeliest(logits), logits };
   });
-  const sound = model.forward(model.sourceIds(state.source), [BOS, ...read], AS_LEARNED);
+  const sound = model.forward(model.sourceIds(state.source), [BOS, ...read], asLearned());
   const moved = largestDifference(pass.logits, sound.logits, given.length * size);
   const labels = answer ? [...answer, EOS] : null;
   return { model, size, switches, src, tgtIn, alone, given, labels, pass, moved, fates: null };
@@ -100,8 +93,8 @@ function chosenQuery(part = state.part) {
 // For each kept step of training the probabilities at every place, with the answer given. They take
 // a pass for each step, so they come after what was changed is on the screen.
 function showFateOfSource() {
-  if (STEPS.length > 1) {
-    now.fates = STEPS.map((step) => {
+  if (subject.steps.length > 1) {
+    now.fates = subject.steps.map((step) => {
       const model = modelAt(step), src = model.sourceIds(state.source, state.pads);
       const { logits } = model.forward(src, now.tgtIn, now.switches);
       return now.given.map((_, t) => softmax(rowOf(logits, t, now.size)));
@@ -118,38 +111,44 @@ function later(act) {
   waiting = setTimeout(act, 30);
 }
 
-const AS_LEARNED = switchesOf(startingState());
-const finished = new Map();  // counts by what they were counted with
+// Of the counts that are asked for now, and of the model as it learned without pads
+function countsKey(at = state.at, pads = state.pads, switches = switchesOf(state)) {
+  return JSON.stringify([at, pads, switches]);
+}
+
+function usualKey() {
+  return countsKey(subject.step, 0, asLearned());
+}
+
 let counting = 0;
 
 async function count() {
-  const mine = ++counting, isWanted = () => mine === counting, { model, switches } = now;
-  const keyOf = (at, pads, switches) => JSON.stringify([at, pads, switches]);
-  const key = keyOf(state.at, state.pads, switches), usualKey = keyOf(SHOWN, 0, AS_LEARNED);
-  const show = (counts) => showCounts(counts, key === usualKey ? null : finished.get(usualKey));
+  const mine = ++counting, isWanted = () => mine === counting;
+  const { model, switches } = now, { pads } = state, { counts } = subject, key = countsKey();
   delete document.body.dataset.counted;
-  if (!finished.has(key)) {
+  if (!counts.has(key)) {
     await new Promise((resume) => setTimeout(resume, 60));  // what was changed is shown first
     if (!isWanted()) return;
-    const counts = await countRight(model, PAIRS, state.pads, switches, show, isWanted);
-    if (!counts) return;
-    finished.set(key, counts);
+    const found = await countRight(model, subject, pads, switches, showCounts, isWanted);
+    if (!found) return;
+    counts.set(key, found);
   }
-  const counts = finished.get(key);
-  show(counts);
-  document.body.dataset.counted = `${counts.alone} ${counts.given} ${counts.all}`;
+  const { alone, given, all } = counts.get(key);
+  showCounts(counts.get(key));
+  answerGuesses(counts.get(key));
+  document.body.dataset.counted = `${alone} ${given} ${all}`;
 }
 
 // Compare with what PyTorch said of a padded batch, in this very browser
 function prove() {
-  const model = modelAt(SHOWN);
-  const distances = DATA.proof.map(({ src, tgtIn, logits }) =>
-    largestDifference(model.forward(src, tgtIn, AS_LEARNED).logits, logits, logits.length));
+  const model = modelAt(subject.step);
+  const distances = subject.proof.map(({ src, tgtIn, logits }) =>
+    largestDifference(model.forward(src, tgtIn, asLearned()).logits, logits, logits.length));
   const apart = Math.max(...distances), isSound = apart < 1e-6;
   document.body.dataset.proof = isSound ? "sound" : "unsound";
   byId("proof").classList.toggle("bad", !isSound);
   setText(byId("proof"), isSound
-    ? `Checked in this browser: on a padded batch of ${DATA.proof.length} pairs the logits are `
+    ? `Checked in this browser: on a padded batch of ${subject.proof.length} pairs the logits are `
       + `those of PyTorch, at most ${apart.toExponential(0)} apart.`
     : "This browser computes other numbers than PyTorch: logits are "
       + `${apart} apart. Do not trust this page.`);
@@ -177,7 +176,9 @@ function showChosen() {
   const key = showArithmetic(query);
   weightGrid.mark(query, key);
   for (const part of Object.keys(PARTS)) {
-    maskGrids[part].mark(chosenQuery(part), part === state.part ? key : null);
+    const row = chosenQuery(part), column = part === state.part ? key : null;
+    maskGrids[part].mark(row, column);
+    showReason(part, row, column);
   }
   setText(byId("reading"), readingText(query));
   showStep();
@@ -186,8 +187,8 @@ function showChosen() {
     node.classList.toggle("here", Number(node.dataset.step) === state.step);
   }
   for (const node of document.querySelectorAll("[data-place]")) {
-    const isChosen = state.part === "encoder" && Number(node.dataset.place) === state.place;
-    node.classList.toggle("here", isChosen);
+    const chosen = { encoder: state.place, cross: key }[state.part];
+    node.classList.toggle("here", Number(node.dataset.place) === chosen);
   }
   showFollow();
 }
@@ -203,70 +204,7 @@ function preview(row) {
   paintHeads(row);
 }
 
-// Experiments -------------------------------------------------------------------------------------
-
-// Sentences whose underlined words throw a switch. They promise nothing: the numbers answer.
-// says: text, or text with what it does. asks: names of guesses
-const EXPERIMENTS = [
-  {
-    says: [
-      ["Give it a longer source", () => take(longest([...LONGER, ...PAIRS]))],
-      " than it has learned. At which place is the first wrong symbol?",
-    ],
-    asks: ["place"],
-  },
-  {
-    says: [
-      "Add ", ["3 pads", () => change({ ...unswitched(), pads: 3 })],
-      ": does anything change? Then ",
-      ["run without the pad mask", () => change({ ...without("pad"), pads: 3 })],
-      ". How many stay right alone?",
-    ],
-    asks: ["% alone"],
-  },
-  {
-    says: [
-      ["Run without the causal mask", () => change({ ...without("causal"), part: "decoder" })],
-      ". How many stay right alone, and how many with the answer given?",
-    ],
-    asks: ["% alone", "% given"],
-  },
-  {
-    says: [
-      ["Run without places", () => change(without("places"))],
-      ". Which answers can still come out? And how many ",
-      ["without the scale", () => change(without("scale"))], "?",
-    ],
-    asks: ["% no places", "% no scale"],
-  },
-  {
-    says: [
-      "Choose a head below and ",
-      ["switch it off", () => toggleHead(false)],
-      ". Which one can the model do least without?",
-    ],
-    asks: ["head"],
-  },
-];
-
-const guesses = new Map();  // until the tab is closed
-
-function showExperiment() {
-  const { says, asks } = EXPERIMENTS[state.experiment];
-  setText(byId("try-number"), `${state.experiment + 1} of ${EXPERIMENTS.length}`);
-  byId("try-text").replaceChildren(...says.map((word) => {
-    if (typeof word === "string") return word;
-    const [text, act] = word;
-    return element("button", { type: "button", class: "do", onclick: act }, text);
-  }));
-  byId("guesses").replaceChildren(...asks.map((name) => {
-    const key = `${state.experiment} ${name}`;
-    return element("label", {}, `your guess, ${name}`, element("input", {
-      type: "text", value: guesses.get(key) ?? "", autocomplete: "off",
-      oninput: (event) => guesses.set(key, event.target.value),
-    }));
-  }));
-}
+// What an act changes -----------------------------------------------------------------------------
 
 function unswitched() {
   const { off, headOff, pads } = startingState();
@@ -312,24 +250,27 @@ function fillFields() {
 
 // Building ----------------------------------------------------------------------------------------
 
+const NORMS = { pre: "before each sublayer", post: "after each residual sum" };
+
 function build() {
-  const { model, train_length: [low, high] } = ABOUT;
-  setText(byId("title"), `${ABOUT.task}: ${ABOUT.rule || "pairs of files"}`);
+  const { model, train_length: [low, high] } = subject.about;
+  setText(byId("title"), `${subject.about.task}: ${subject.about.rule || "pairs of files"}`);
   setText(byId("sub"), [
-    `Run ${printable(ABOUT.run)}, seed ${ABOUT.seed}, step ${SHOWN}.`,
+    `Run ${printable(subject.about.run)}, seed ${subject.about.seed}, step ${subject.step}.`,
     `It learned sources of ${low} to ${high} symbols.`,
-    `${ABOUT.parameters.toLocaleString("en")} numbers: width ${model.d_model},`,
-    `${model.n_heads} heads, ${model.n_encoder_layers} + ${model.n_decoder_layers} layers,`,
-    `${model.positions} positions, ${model.norm}-norm.`,
+    `${subject.about.parameters.toLocaleString("en")} numbers: width ${model.d_model},`,
+    `${model.n_heads} heads, ${model.n_encoder_layers} encoder and ${model.n_decoder_layers} decoder`,
+    "layers.",
   ].join(" "));
   setText(byId("facts"), [
+    `Positions are ${model.positions}; norms stand ${NORMS[model.norm]} (${model.norm}-norm).`,
     "Everything runs in this page; nothing is loaded, sent or kept. Decoding applies the model to",
     "the whole prefix at each step; under the causal mask earlier rows cannot change, so they are",
-    `kept. Counted are the first ${PAIRS.length} validation pairs, as`,
+    `kept. Counted are the first ${subject.pairs.length} validation pairs, as`,
     "`toytrans eval RUN --split valid --examples 500` does.",
-    `Made by toytrans ${ABOUT.toytrans}.`,
+    `Made by toytrans ${subject.about.toytrans}.`,
   ].join(" "));
-  byId("longer").disabled = LONGER.length === 0;
+  byId("longer").disabled = subject.longer.length === 0;
   buildSwitches();
   buildMasks();
   buildTabs();
@@ -337,14 +278,14 @@ function build() {
   weightGrid = new Grid(byId("weights"), "", "weights",
     (row, column) => choose(state.part, row, column), preview);
   fateGrid = new Grid(byId("fate"), "The probability of symbols over training", "weights fate",
-    (row, column) => change({ at: STEPS[column] }));
+    (row, column) => change({ at: subject.steps[column] }, false));
 }
 
 function buildSwitches() {
   for (const [name, { name: long, short, parts }] of Object.entries(SWITCHES)) {
     const box = element("input", {
       type: "checkbox", role: "switch", id: `switch-${name}`, "aria-label": long,
-      disabled: name === "places" && ABOUT.model.positions === "none",
+      disabled: name === "places" && subject.about.model.positions === "none",
       oninput: (event) => toggle(parts, event.target.checked),
     });
     byId("switches").append(element("label", { class: "switch" }, box,
@@ -366,9 +307,11 @@ function buildMasks() {
       { class: "card mask-card", "data-part": part, "aria-label": `${name} mask` },
       element("div", { class: "head" }, element("h3", {}, `${name} mask`),
         element("div", { class: "checks" }, checks)),
-      host, element("p", { class: "leak", id: `leak-${part}` })));
+      host, element("p", { class: "soft reason", id: `reason-${part}` }),
+      element("p", { class: "leak", id: `leak-${part}` })));
     maskGrids[part] = new Grid(host, `${name} mask: queries down, keys across`, "mask",
-      (row, column) => choose(part, row, column));
+      (row, column) => choose(part, row, column),
+      (row, column) => (row === undefined ? showChosen() : showReason(part, row, column)));
   }
   const meanings = {
     open: "may read", p: "pad", t: "later place", b: "both",
@@ -411,28 +354,32 @@ function showMaskOf(part) {
 
 // The curve of the loss, and a slider over the steps whose weights the page has
 function buildTraining() {
-  if (DATA.curve.length > 1) {
-    const [first, last] = [DATA.curve[0], DATA.curve.at(-1)];
+  if (subject.curve.length > 1) {
+    const [first, last] = [subject.curve[0], subject.curve.at(-1)];
     const ends = [first, last].map(([step, loss]) => `${loss.toFixed(2)} at step ${step}`);
     const text = `loss while it learned: ${ends.join(", ")}`;
     byId("training").append(element("figure", {},
       svgElement("svg",
         { viewBox: "0 0 100 30", preserveAspectRatio: "none", role: "img", "aria-label": text },
-        svgElement("polyline", { points: curveOf(DATA.curve) })),
+        svgElement("polyline", { points: curveOf(subject.curve) })),
       element("figcaption", { class: "soft", "aria-hidden": "true" }, text)));
   }
-  if (STEPS.length < 2) return;
+  if (subject.steps.length < 2) {
+    byId("training").append(element("p", { class: "soft" }, "The page has the weights of this step "
+      + "only, so it cannot show how they were learned."));
+    return;
+  }
   const slider = element("input", {
-    type: "range", id: "at", min: 0, max: STEPS.length - 1, step: 1,
+    type: "range", id: "at", min: 0, max: subject.steps.length - 1, step: 1,
     "aria-label": "Step of training whose weights run",
-    oninput: (event) => change({ at: STEPS[event.target.value] }),
+    oninput: (event) => change({ at: subject.steps[event.target.value] }, false),
   });
   const again = () => {
-    change({ at: STEPS[STEPS.indexOf(state.at) + 1] });
-    return state.at !== STEPS.at(-1);
+    change({ at: subject.steps[subject.steps.indexOf(state.at) + 1] }, false);
+    return state.at !== subject.steps.at(-1);
   };
   const begin = (event) => {
-    if (state.at === STEPS.at(-1)) change({ at: STEPS[0] });
+    if (state.at === subject.steps.at(-1)) change({ at: subject.steps[0] });
     play(event.target, again);
   };
   byId("training").append(element("div", { class: "slider" }, slider,
@@ -445,8 +392,8 @@ function buildTraining() {
 function listen() {
   const onClick = (id, act) => byId(id).addEventListener("click", act);
   for (const id of ["source", "answer"]) byId(id).addEventListener("input", readFields);
-  onClick("another", () => take(after(PAIRS, state.source)));
-  onClick("longer", () => take(after(LONGER, state.source)));
+  onClick("another", () => take(after(subject.pairs, state.source)));
+  onClick("longer", () => take(after(subject.longer, state.source)));
   onClick("fewer", () => change({ pads: state.pads - 1 }));
   onClick("more", () => change({ pads: state.pads + 1 }));
   onClick("as-learned", () => change(unswitched()));
@@ -468,12 +415,14 @@ function listen() {
       return state.step < lastStep();
     });
   });
-  onClick("try-next", () => {  // an experiment begins with the model as it learned
-    const { part, layer, head } = startingState();
-    const experiment = (state.experiment + 1) % EXPERIMENTS.length;
-    change({ ...unswitched(), part, layer, head, experiment });
-    showExperiment();
-  });
+  onClick("try-next", () => showNextExperiment(1));
+  onClick("try-back", () => showNextExperiment(-1));
+  onClick("see-wrong", () => take(after(subject.counts.get(countsKey()).wrong, state.source)));
+  onClick("note-this", () => note());
+  onClick("notes-link", () => byId("notes").focus());
+  onClick("save-notes", () => saveFile("notes.csv", notesAsCsv()));
+  onClick("clear-notes", clearNotes);
+  onClick("print", () => window.print());
   onClick("big", () => change({ isBig: !state.isBig }));
   onClick("link", copyLink);
   onClick("check-again", prove);
@@ -481,7 +430,7 @@ function listen() {
 }
 
 function listenToWindow() {
-  window.addEventListener("hashchange", () => start(readAddress(location.hash)));
+  window.addEventListener("hashchange", start);
   let resizing = null;
   window.addEventListener("resize", () => {
     clearTimeout(resizing);
@@ -502,7 +451,8 @@ function readFields(event) {
   const problem = problemWith(source) || problemWith(answer);
   setText(byId("error"), problem);
   byId("lines").classList.toggle("stale", problem !== "");
-  if (!problem) change({ source, answer: answer.length ? answer : answerTo(source), key: null });
+  if (problem) return;
+  change({ source, answer: answer.length ? answer : answerTo(source), key: null }, false);
 }
 
 // Look at a query of an attention, and at one of its cells
@@ -513,6 +463,7 @@ function choose(part, query, key = null) {
 
 function chooseChip(chip) {
   if (chip?.dataset.step !== undefined) goTo(Number(chip.dataset.step));
+  else if (chip && state.part === "cross") look({ key: Number(chip.dataset.place) });
   else if (chip) choose("encoder", Number(chip.dataset.place));
 }
 
@@ -553,16 +504,22 @@ async function copyLink() {
   setTimeout(() => setText(byId("link"), "Copy link"), 1500);
 }
 
-function start(chosen) {
-  state = chosen;
+// Show what the address says
+function start() {
+  const unread = [];
+  state = readAddress(location.hash, unread);
   fillFields();
   showExperiment();
-  change({});
+  change({}, false);
+  setText(byId("error"), unread.length
+    ? `Not understood in the address, and passed over: ${unread.map(printable).join(", ")}.` : "");
 }
 
+subject = subjectOfRun(JSON.parse(byId("data").textContent));
 state = startingState();
 build();
 listen();
-start(readAddress(location.hash));
+showNotes();
+start();
 prove();
 document.body.dataset.ready = "yes";

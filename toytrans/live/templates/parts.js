@@ -6,7 +6,7 @@ const byId = (id) => document.getElementById(id);
 const SPECIALS = ["pad", "bos", "eos"];
 
 function nameOf(id) {
-  return id < FIRST_SYMBOL ? SPECIALS[id] : printable(ABOUT.symbols[id - FIRST_SYMBOL]);
+  return id < FIRST_SYMBOL ? SPECIALS[id] : printable(subject.about.symbols[id - FIRST_SYMBOL]);
 }
 
 function kindOf(id) {
@@ -45,11 +45,10 @@ function showLines() {
   setTabStop(chipRows(), chipRows()[1][0]);
 }
 
-function lineOf(name, chips, after = "") {
+function lineOf(name, chips, verdict = "") {
   return element("div", { class: "line", "data-line": name },
-    element("span", { class: "label" }, name),
-    element("div", { class: "chips" }, chips),
-    element("span", { class: "after" }, after));
+    element("span", { class: "label" }, name, verdict && element("b", {}, verdict)),
+    element("div", { class: "chips" }, chips));
 }
 
 function chipRows() {
@@ -80,11 +79,11 @@ function outputChip(line, id, t) {
 function verdictOn(ids) {
   if (!now.labels) return "";
   const wrong = ids.filter((id, t) => id !== now.labels[t]).length;
-  return wrong ? `✗ ${wrong} of ${ids.length} wrong` : "✓ right";
+  return wrong ? `✗ ${wrong} wrong` : "✓ right";
 }
 
 function noteOnSource() {
-  const [low, high] = ABOUT.train_length, { length } = state.source, notes = [];
+  const [low, high] = subject.about.train_length, { length } = state.source, notes = [];
   if (length < low || length > high) {
     const how = length > high ? "longer" : "shorter";
     notes.push(`This source is ${how} than it learned (${low} to ${high}).`);
@@ -110,27 +109,40 @@ function showFollow() {
 
 // How often it is right ---------------------------------------------------------------------------
 
-// usual: the counts of the model as it learned, where they are known and these are others
-function showCounts(counts, usual) {
+function showCounts(counts) {
+  const usual = countsKey() === usualKey() ? null : subject.counts.get(usualKey());
+  const isWhole = counts.done === counts.all;
   for (const way of ["alone", "given"]) {
     const right = counts[way], [low, high] = wilsonInterval(right, counts.done);
     const interval = `${(100 * low).toFixed(1)} to ${(100 * high).toFixed(1)}%`;
     setText(byId(`${way}-share`), percent(right / counts.done));
-    setText(byId(`${way}-count`), `${right} of ${counts.done}; ${interval}`);
+    byId(`${way}-share`).classList.toggle("provisional", !isWhole);
+    setText(byId(`${way}-count`),
+      isWhole ? `${right} of ${counts.done}; ${interval}` : `${right} of ${counts.done} so far`);
     setText(byId(`${way}-usual`), usual ? `as learned ${percent(usual[way] / usual.done)}` : "");
   }
   const groups = [["never seen in training", counts.unseen], ["seen in training", counts.seen]];
   const words = groups.filter(([, group]) => group.done).map(([name, { done, alone, given }]) =>
     `${done} ${name}: ${alone} alone, ${given} given.`);
-  const how = counts.done < counts.all ? `Counting on, to ${counts.all} pairs. ` : "";
-  setText(byId("counted"), how + words.join(" "));
+  setText(byId("counted"), isWhole ? words.join(" ") : `Counting on, to ${counts.all} pairs.`);
+  setText(byId("longer-counted"), longerText(counts.longer));
+  byId("see-wrong").disabled = counts.wrong.length === 0;
+  byId("note-this").disabled = counts.longer.done < counts.longer.all;
   showFollow();
+}
+
+function longerText({ alone, done, all }) {
+  if (!all) return "";
+  if (!done) return "Longer sources are counted next.";
+  const so = done < all ? " so far" : "";
+  return `Longer than learned (to ${longest(subject.longer).source.length}): `
+    + `${alone} of ${done} alone${so}.`;
 }
 
 function showSlider() {
   const slider = byId("at");
   if (!slider) return;
-  slider.value = STEPS.indexOf(state.at);
+  slider.value = subject.steps.indexOf(state.at);
   slider.setAttribute("aria-valuetext", `step ${state.at}`);
   setText(byId("at-step"), `step ${state.at}`);
 }
@@ -148,33 +160,50 @@ function showRun() {
   byId("more").disabled = state.pads === MOST_PADS;
   byId("as-learned").disabled = isAsLearned(state) && state.pads === 0;
   setText(byId("status"), statusText());
+  setText(byId("short-status"), isAsLearned(state) ? "" : `It runs ${runsText()}.`);
   setText(byId("why"), whyText());
 }
 
 // What the model learned with, what it runs without, and how far its numbers have moved
 function statusText() {
-  const learnedWithout = ABOUT.learned_without;
+  const learnedWithout = subject.about.learned_without;
   const learned = "everything" + (learnedWithout.length ? ` but ${namesOf(learnedWithout)}` : "");
+  const first = `This model learned with ${learned}; it now runs ${runsText()}.`;
+  if (state.at !== subject.step) return `${first} Its weights are those of step ${state.at}.`;
+  if (isAsLearned(state) && !state.pads) return first;
+  const { moved } = now;
+  const how = moved ? `differ by up to ${moved.toPrecision(2)} from`
+    : "are equal to the last bit to";
+  return `${first} With the answer given, the scores of the next symbol (logits) ${how} those of `
+    + "the model as it learned, without pads.";
+}
+
+// "as it learned", or "without the causal mask and head 1 of decoder layer 2"
+function runsText() {
+  const { learned_without: learnedWithout } = subject.about;
   const off = namesOf(state.off.filter((part) => !learnedWithout.includes(part)));
   const back = namesOf(learnedWithout.filter((part) => !state.off.includes(part)));
-  const head = state.headOff && `head ${state.headOff.replaceAll(".", " ")}`;
+  const [part, layer, head] = state.headOff.split(".");
+  const silenced = state.headOff && `head ${head} of ${part} layer ${layer}`;
   const runs = [];
-  if (off || head) runs.push(`without ${[off, head].filter(Boolean).join(" and ")}`);
+  if (off || silenced) runs.push(`without ${[off, silenced].filter(Boolean).join(" and ")}`);
   if (back) runs.push(`with ${back}`);
-  const how = runs.length ? runs.join(" and ") : "as it learned";
-  const first = `This model learned with ${learned}; it now runs ${how}.`;
-  if (state.at !== SHOWN) return `${first} Its weights are those of step ${state.at}.`;
-  if (!runs.length && !state.pads) return first;
-  const { moved } = now;
-  const by = moved ? `move by up to ${moved.toPrecision(2)}` : "stay equal to the last bit";
-  return `${first} With the answer given, the scores of the next symbol (logits) ${by}.`;
+  return runs.length ? runs.join(" and ") : "as it learned";
+}
+
+// What the notes call the model that runs
+function modelName() {
+  const { run, seed, learned_without: off } = subject.about;
+  const learned = off.length ? `, learned without ${namesOf(off)}` : "";
+  const at = state.at === subject.step ? "" : `, step ${state.at}`;
+  return `${printable(run)}, seed ${seed}${learned}${at}`;
 }
 
 // Parts of model.js in words: "the causal mask and the pad mask of the encoder"
 function namesOf(parts) {
   const isWhole = (some) => some.every((part) => parts.includes(part));
   const whole = Object.values(SWITCHES).filter((each) => isWhole(each.parts));
-  const names = whole.map((each) => (each.name === "places" ? "places" : `the ${each.name}`));
+  const names = whole.map((each) => (each === SWITCHES.places ? each.name : `the ${each.name}`));
   if (!isWhole(SWITCHES.pad.parts)) {
     for (const [part, name] of Object.entries(PADS_OF)) {
       if (parts.includes(name)) names.push(`the ${part} attention's pad mask`);
@@ -184,7 +213,7 @@ function namesOf(parts) {
 }
 
 function whyText() {
-  const isNewlyOff = (part) => state.off.includes(part) && !ABOUT.learned_without.includes(part);
+  const isNewlyOff = (part) => state.off.includes(part) && !subject.about.learned_without.includes(part);
   if (isNewlyOff("causal")) {
     return "Writing alone, the model has no later symbols to read, so there is little for the "
       + "causal mask to hide. With the answer given, every place now reads the very symbol that it "
@@ -231,6 +260,13 @@ function showMasks() {
     showLeak(part);
   }
   byId("causal-too").checked = !state.off.includes("causal");
+}
+
+// Why the cell of a mask is open or closed, in words; nothing if no cell is chosen
+function showReason(part, i, j) {
+  const { keys } = axesOf(part), { mask } = attentionOf(part, 1);
+  const reason = j === null ? "" : LETTERS[reasonOf(part, keys[j], i, j, mask.isOpen(i, j))][1];
+  setText(byId(`reason-${part}`), reason && `${cellName(part, i, j)}: ${reason}.`);
 }
 
 function cellName(part, i, j) {
@@ -369,7 +405,7 @@ function showArithmetic(query) {
 }
 
 function arithmeticOf(cell, attention) {
-  const cap = ABOUT.model.score_cap, weight = readable(cell.weights);
+  const cap = subject.about.model.score_cap, weight = readable(cell.weights);
   const words = [`q·k = ${readable(cell.product)}`];
   words.push(now.switches.scale
     ? `/ √${now.model.headWidth} → ${readable(cell.scores)}` : "not scaled");
@@ -463,7 +499,7 @@ function showBars(alone, given, label) {
     element("th", { scope: "row" }, nameOf(id)),
     element("td", { class: "both" }, bar(alone?.[id], "alone"), bar(given?.[id], "given")),
     [alone?.[id], given?.[id], pull(id)].map((value) => element("td", {}, number(value))));
-  const headings = ["next", "probability", "alone", "given", "d loss / d logit"];
+  const headings = ["next", "probability", "alone", "given", "pull (d loss / d logit)"];
   byId("bars").replaceChildren(element("table", { class: "bars" },
     element("thead", {}, element("tr", {},
       headings.map((name) => element("th", { scope: "col" }, name)))),
@@ -486,10 +522,10 @@ function showFate() {
   setText(byId("fate-text"), `The probability of each symbol at step ${t} with the answer given, `
     + `after so many steps of training.${answer} A click on a column runs the model of that step.`);
   const rows = ids.map((id) => ({ text: nameOf(id), kind: id === label ? "wanted" : "" }));
-  fateGrid.show(rows, STEPS.map((step) => ({ text: String(step) })), (row, column) => {
+  fateGrid.show(rows, subject.steps.map((step) => ({ text: String(step) })), (row, column) => {
     const share = fates[column][t][ids[row]];
-    const says = `step ${STEPS[column]}: ${nameOf(ids[row])} ${share.toFixed(3)}`;
+    const says = `step ${subject.steps[column]}: ${nameOf(ids[row])} ${share.toFixed(3)}`;
     return { text: shortNumber(share), shade: shadeOf(headColour(0), share), says };
   });
-  fateGrid.mark(Math.max(0, ids.indexOf(label)), STEPS.indexOf(state.at));
+  fateGrid.mark(Math.max(0, ids.indexOf(label)), subject.steps.indexOf(state.at));
 }

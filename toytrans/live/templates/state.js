@@ -3,12 +3,6 @@
 // A state is a plain object. The address says only what differs from the start, for example
 // #run=-causal&pads=3&src=5.0.5&head=cross.1.2&step=3, so that a link leads to any state.
 
-const DATA = JSON.parse(document.getElementById("data").textContent);
-const ABOUT = DATA.about;
-const PAIRS = DATA.pairs.map(([source, answer, seen]) => ({ ...pairOf(source, answer), seen }));
-const LONGER = DATA.longer.map(([source, answer]) => pairOf(source, answer));
-const STEPS = DATA.snapshots.map((snapshot) => snapshot.step);  // of training, in ascending order
-const SHOWN = DATA.snapshots.find((snapshot) => snapshot.kind === "f4").step;
 const PARTS = { encoder: "Encoder", decoder: "Decoder", cross: "Cross" };
 const MOST_PADS = 6, MOST_SYMBOLS = 40;
 
@@ -17,30 +11,22 @@ const SWITCHES = {
   causal: { name: "causal mask", short: "causal", parts: ["causal"] },
   pad: { name: "pad mask", short: "pad", parts: ["encoderPads", "decoderPads", "crossPads"] },
   scale: { name: "scale", short: "scale", parts: ["scale"] },
-  places: { name: "places", short: "places", parts: ["places"] },
+  places: { name: "position codes", short: "positions", parts: ["places"] },
 };
 const PADS_OF = { encoder: "encoderPads", decoder: "decoderPads", cross: "crossPads" };
 const SWITCHED = Object.keys(EVERYTHING).filter((part) => part !== "headOff");
-
-function pairOf(source, answer) {
-  return { source: symbolsIn(source), answer: symbolsIn(answer) };
-}
-
-function symbolsIn(text) {
-  return text.trim() ? text.trim().split(/\s+/) : [];
-}
 
 // source: symbols. answer: symbols, or null where it is not known. off: parts of model.js.
 // headOff, and part, layer and head that are looked at: layers and heads count from 1.
 // step: a place of the decoder. place: one of the source. key: the chosen cell's column, null = the
 // heaviest of its row. at: the step of training whose weights run
 function startingState() {
-  const usual = Math.min(6, ABOUT.train_length[1]);
-  const { source, answer } = PAIRS.find((pair) => pair.source.length === usual) || PAIRS[0];
+  const usual = Math.min(6, subject.about.train_length[1]);
+  const { source, answer } = subject.pairs.find((pair) => pair.source.length === usual) || subject.pairs[0];
   return {
-    source, answer, pads: 0, off: inOrder(ABOUT.learned_without), headOff: "",
-    part: "cross", layer: ABOUT.model.n_decoder_layers, head: 1, step: 0, place: 0, key: null,
-    at: SHOWN, experiment: 0, isBig: false,
+    source, answer, pads: 0, off: inOrder(subject.about.learned_without), headOff: "",
+    part: "cross", layer: subject.about.model.n_decoder_layers, head: 1, step: 0, place: 0, key: null,
+    at: subject.step, experiment: 0, isBig: false,
   };
 }
 
@@ -53,6 +39,11 @@ function switchesOf({ off, headOff }) {
   return { ...EVERYTHING, ...Object.fromEntries(off.map((part) => [part, false])), headOff };
 }
 
+// The switches with which the model learned
+function asLearned() {
+  return switchesOf(startingState());
+}
+
 function isAsLearned({ off, headOff }) {
   return !headOff && off.join() === startingState().off.join();
 }
@@ -61,19 +52,19 @@ function isAsLearned({ off, headOff }) {
 
 function answerTo(source) {
   const text = source.join(" ");
-  return [...PAIRS, ...LONGER].find((pair) => pair.source.join(" ") === text)?.answer ?? null;
+  return [...subject.pairs, ...subject.longer].find((pair) => pair.source.join(" ") === text)?.answer ?? null;
 }
 
 // What is wrong with typed symbols, in a sentence; empty if nothing is
 function problemWith(symbols) {
-  const unknown = symbols.find((symbol) => !ABOUT.symbols.includes(symbol));
+  const unknown = symbols.find((symbol) => !subject.about.symbols.includes(symbol));
   if (unknown !== undefined) {
-    const some = ABOUT.symbols.slice(0, 12).map(printable).join(" ");
-    const more = ABOUT.symbols.length > 12 ? " ..." : "";
+    const some = subject.about.symbols.slice(0, 12).map(printable).join(" ");
+    const more = subject.about.symbols.length > 12 ? " ..." : "";
     const known = `It knows ${some}${more}, with blanks between.`;
     return `${printable(unknown)} is no symbol of this model. ${known}`;
   }
-  const room = (ABOUT.max_length ?? Infinity) - 2 - MOST_PADS, most = Math.min(MOST_SYMBOLS, room);
+  const room = (subject.about.max_length ?? Infinity) - 2 - MOST_PADS, most = Math.min(MOST_SYMBOLS, room);
   if (symbols.length <= most) return "";
   return `${symbols.length} symbols are too many here; at most ${most}.`;
 }
@@ -81,13 +72,17 @@ function problemWith(symbols) {
 // Part, layer and head of "cross.2.1"; null if there is no such head
 function headNamed(text) {
   const [part, layer, head] = (text || "").split(".");
-  const depth = ABOUT.model[part === "encoder" ? "n_encoder_layers" : "n_decoder_layers"];
+  const depth = subject.about.model[part === "encoder" ? "n_encoder_layers" : "n_decoder_layers"];
   const isIn = (value, most) => /^\d+$/.test(value) && value >= 1 && value <= most;
-  const isOne = Object.hasOwn(PARTS, part) && isIn(layer, depth) && isIn(head, ABOUT.model.n_heads);
+  const isOne = Object.hasOwn(PARTS, part) && isIn(layer, depth) && isIn(head, subject.about.model.n_heads);
   return isOne ? [part, Number(layer), Number(head)] : null;
 }
 
 // To and from the address -------------------------------------------------------------------------
+
+const NAMES = [
+  "run", "pads", "src", "answer", "head", "off", "step", "place", "key", "at", "exp", "view",
+];
 
 function addressOf(state) {
   const start = startingState(), words = [];
@@ -137,37 +132,56 @@ function symbolsOfWord(word) {
   }
 }
 
-// The state of an address. What it does not say, or says wrongly, is as at the start.
-function readAddress(hash) {
-  const said = new Map(hash.slice(1).split("&").map((word) => word.split("=")));
+// The state of an address. What it does not say, or says wrongly, is as at the start; words that
+// mean nothing here are added to `unread`.
+function readAddress(hash, unread = []) {
+  const words = hash.slice(1).split("&").filter(Boolean);
+  const said = new Map(words.map((word) => [word.split("=")[0], word.slice(word.indexOf("=") + 1)]));
   const start = startingState(), state = { ...start };
-  const number = (name, least, most, usual) => {
-    const word = said.get(name) ?? "", value = Number(word);
-    return /^\d+$/.test(word) && value >= least && value <= most ? value : usual;
+  const wordOfName = (name, isGood, usual) => {
+    if (!said.has(name)) return usual;
+    if (isGood(said.get(name))) return said.get(name);
+    unread.push(`${name}=${said.get(name)}`);
+    return usual;
   };
-  const source = said.has("src") ? symbolsOfWord(said.get("src")) : null;
-  if (source) {
-    const answer = said.has("answer") ? symbolsOfWord(said.get("answer")) : null;
-    Object.assign(state, { source, answer: answer ?? answerTo(source) });
-  }
-  const off = new Set(start.off);
-  for (const [, sign, name] of (said.get("run") ?? "").matchAll(/([+-])(\w+)/g)) {
-    for (const part of Object.hasOwn(SWITCHES, name) ? SWITCHES[name].parts : [name]) {
-      if (sign === "-") off.add(part);
-      else off.delete(part);
-    }
-  }
-  const chosen = headNamed(said.get("head"));
-  if (chosen) [state.part, state.layer, state.head] = chosen;
+  const isNumber = (least, most) => (word) => /^\d+$/.test(word) && word >= least && word <= most;
+  const number = (name, least, most, usual) => {
+    const word = wordOfName(name, isNumber(least, most), null);
+    return word === null ? usual : Number(word);
+  };
+  const symbols = (name) => {
+    const word = wordOfName(name, symbolsOfWord, null);
+    return word === null ? null : symbolsOfWord(word);
+  };
+  const source = symbols("src"), answer = symbols("answer");
+  if (source) Object.assign(state, { source, answer: answer ?? answerTo(source) });
+  const chosen = wordOfName("head", headNamed, null);
+  if (chosen) [state.part, state.layer, state.head] = headNamed(chosen);
+  const at = wordOfName("at", (word) => subject.steps.includes(Number(word)), state.at);
+  unread.push(...words.filter((word) => !NAMES.includes(word.split("=")[0])));
   return Object.assign(state, {
-    off: inOrder(off),
-    headOff: headNamed(said.get("off")) ? said.get("off") : "",
+    off: offIn(said.get("run") ?? "", unread),
+    headOff: wordOfName("off", headNamed, ""),
     pads: number("pads", 0, MOST_PADS, 0),
     step: number("step", 0, 999, 0),
     place: number("place", 0, 999, 0),
     key: number("key", 0, 999, null),
-    at: STEPS.includes(number("at", 0, Infinity, SHOWN)) ? number("at", 0, Infinity, SHOWN) : SHOWN,
+    at: Number(at),
     experiment: number("exp", 1, EXPERIMENTS.length, 1) - 1,
-    isBig: said.get("view") === "big",
+    isBig: wordOfName("view", (word) => word === "big", "") === "big",
   });
+}
+
+// What is off after "-causal+pad"
+function offIn(signs, unread) {
+  const off = new Set(startingState().off);
+  for (const [word, sign, name] of signs.matchAll(/([+-])(\w+)/g)) {
+    const parts = Object.hasOwn(SWITCHES, name) ? SWITCHES[name].parts : [name];
+    if (!parts.every((part) => SWITCHED.includes(part))) unread.push(word);
+    for (const part of parts) {
+      if (sign === "-") off.add(part);
+      else off.delete(part);
+    }
+  }
+  return inOrder(off);
 }
