@@ -342,3 +342,24 @@ def test_a_check_says_in_an_exercise_what_it_says_in_any_run(command: Command):
         told[fault] = done.out.partition("FAIL")[2].partition("\nno_norm\n")[0]
     hidden, named = told[hide("no_norm")], told["no_norm"]
     assert "nothing normalises" in " ".join(hidden.split()) and hidden.strip() == named.strip()
+
+
+def test_results_of_a_live_page_become_a_table(command: Command, refused) -> None:
+    """Lines in the form of the page, which tests/live compares with what a page writes."""
+    line = (
+        "reverse, small, seed 7, learned without the causal mask: answer given 1.000, alone 0.000"
+    )
+    Path("results.txt").write_text(
+        f"{line}, 620 steps\n# of Monday\n\nAda: {line}, 9 steps\nwhat?\n"
+    )
+    done = command("exercise", "grade", "results.txt", "--csv", "r.csv", "--page", "r.html")
+    assert done.code == 0 and "line 5 is no result: what?" in done.out
+    rows = list(csv.DictReader(Path("r.csv").read_text().splitlines()))
+    assert [row["student"] for row in rows] == ["", "Ada"]
+    assert [row["steps"] for row in rows] == ["620", "9"]
+    assert {row["without"] for row in rows} == {"the causal mask"}
+    assert "the causal mask" in Path("r.html").read_text()
+    Path("none.txt").write_text("hello\n")
+    assert "holds no line that a live page gives" in refused("exercise", "grade", "none.txt")
+    Path("bytes.txt").write_bytes(b"\xff\x00")
+    assert "holds no line" in refused("exercise", "grade", "bytes.txt")

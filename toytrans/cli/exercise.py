@@ -1,6 +1,7 @@
 """`toytrans exercise`: write exercises in which a fault has to be found, answer and grade them."""
 
 import secrets
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated, Literal, cast
 
@@ -11,6 +12,7 @@ from toytrans.cli.new_files import check_new, write_new
 from toytrans.cli.terminal import note, output, plain, print_table
 from toytrans.errors import listed
 from toytrans.exercises import exercise as exercises
+from toytrans.exercises import results
 from toytrans.files import csv_bytes
 from toytrans.report.page import Grid, Section
 from toytrans.report.page import page as page_of
@@ -86,7 +88,9 @@ def answer(
 
 @app.command()
 def grade(
-    folder: Annotated[Path, typer.Argument(metavar="DIR", help="The folder of a class.")] = Path(),
+    folder: Annotated[
+        Path, typer.Argument(metavar="DIR", help="The folder of a class, or a file of results.")
+    ] = Path(),
     csv: Annotated[
         Path | None,
         typer.Option(metavar="FILE", help="Write a new CSV file."),
@@ -96,16 +100,18 @@ def grade(
         typer.Option(metavar="FILE", help="Write a new HTML page."),
     ] = None,
 ) -> None:
-    """Judge the answers of a class, and tell the faults. A single exercise is told too."""
+    """Judge the answers of a class, and tell the faults. A single exercise is told too.
+
+    A file of results, which students copy from the live page in which a model
+    learns, one a line, becomes a table. A name may stand before a line, Ada: say.
+    """
     for file in (csv, page):
         check_new(file)
+    if folder.is_file():
+        _table_of_results(folder, csv, page)
+        return
     marks = exercises.grade(folder)
-    if csv is not None:
-        write_new(csv, csv_bytes([exercises.Mark._fields, *marks]))
-    if page is not None:
-        table = Grid(exercises.Mark._fields, marks, "data sortable lines")
-        grades = Section("grades", "Grades", text=exercises.summary(marks), table=table)
-        write_new(page, page_of(folder.resolve().name, [grades]).encode(errors="replace"))
+    _write_table(folder.resolve().name, exercises.summary(marks), marks, csv, page)
     shown = [[mark.student, mark.answer or "-", mark.right or "-", mark.fault] for mark in marks]
     print_table(("student",), ("answer", "right", "fault"), shown)
     for mark in marks:
@@ -114,6 +120,42 @@ def grade(
     _say(exercises.summary(marks))
     if names := exercises.folders_without(folder):
         note(f"not graded, no exercise found in them: {listed(names)}")
+
+
+def _table_of_results(file: Path, csv: Path | None, page: Path | None) -> None:
+    """Show what models have learned in a page, and the lines that say nothing of it."""
+    found, unread = results.read_results(file)
+    models = "1 model" if len(found) == 1 else f"{len(found)} models"
+    _write_table(file.name, models, found, csv, page)
+    said = ("student", "task", "model", "lengths", "learned without")
+    shown = [
+        [
+            *(row.student or "-", row.task, row.model, row.lengths or "-", row.without or "-"),
+            *(f"{row.given:.3f}", f"{row.alone:.3f}"),
+            *map(str, (row.seed, row.steps)),
+        ]
+        for row in found
+    ]
+    print_table(said, ("answer given", "alone", "seed", "steps"), shown)
+    for line in unread:
+        _say(f"line {line.number} is no result: {line.text[:60]}")
+
+
+def _write_table(
+    title: str,
+    summary: str,
+    rows: Sequence[exercises.Mark | results.Result],
+    csv: Path | None,
+    page: Path | None,
+) -> None:
+    """Write rows as CSV and as a page, where these are asked for."""
+    fields = type(rows[0])._fields
+    if csv is not None:
+        write_new(csv, csv_bytes([fields, *rows]))
+    if page is not None:
+        table = Grid(fields, rows, "data sortable lines")
+        grades = Section("grades", "Grades", text=summary, table=table)
+        write_new(page, page_of(title, [grades]).encode(errors="replace"))
 
 
 def _say(text: str) -> None:

@@ -329,6 +329,17 @@ class Mask {
     some.open.set(this.open.subarray(row * this.keys));
     return some;
   }
+
+  // How many keys each query sees (rows). They are its first ones, because pads come last and later
+  // places are behind earlier ones; throws for a mask of another kind.
+  seenKeys() {
+    return Array.from({ length: this.rows }, (_, query) => {
+      const open = rowOf(this.open, query, this.keys), closed = open.indexOf(0);
+      const seen = closed < 0 ? this.keys : closed;
+      if (open.includes(1, seen)) throw new Error("pads stand before symbols");
+      return seen;
+    });
+  }
 }
 
 // The three masks, made from ids. The page draws these very masks.
