@@ -6,8 +6,8 @@ import pytest
 from zoo import Entry, entries
 
 import toytrans
-from toytrans.checks import plan
-from toytrans.checks.result import CHECKS
+from toytrans.checks import run
+from toytrans.checks.rules import CHECKS
 from toytrans.errors import UserError
 
 pytestmark = [
@@ -32,16 +32,18 @@ def test_a_model_gets_its_verdict(entry: Entry, monkeypatch: pytest.MonkeyPatch)
     for the checks that find it, of which one failure is the verdict, whatever others say."""
     arguments = entry.build() | ({} if entry.is_long else {"length": 7})
     if entry.verdict == "PASS":
-        monkeypatch.setattr(plan, "WORK", 10e9)
+        monkeypatch.setattr(run, "WORK", 10e9)
     elif entry.verdict == "FAIL":
         arguments["only"] = entry.checks
     try:
         report = toytrans.check(**arguments)
         verdict = report.verdict
         words = "\n".join([str(report), *(found.message for found in report.results)])
+        causes = {found.cause.code for found in report.of("FAIL") if found.cause is not None}
     except UserError as refusal:
-        verdict, words = "refused", str(refusal)
+        verdict, words, causes = "refused", str(refusal), set()
     assert verdict in entry.verdict.split(" or "), words
     if verdict == "PASS":
         assert {found.name for found in report.of("PASS")} >= set(entry.checks), words
+    assert not entry.cause or entry.cause in causes, words
     assert entry.says in words

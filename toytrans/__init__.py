@@ -19,7 +19,7 @@ from toytrans.errors import UserError
 
 if TYPE_CHECKING:
     from toytrans.api import Comparison, attention, curves, load, masks, sweep, train
-    from toytrans.checks.plan import check
+    from toytrans.checks.run import check
     from toytrans.config.schema import Config
     from toytrans.glossary import explain
     from toytrans.training.run import Run
@@ -46,7 +46,7 @@ _MODULES = {
     "Config": "toytrans.config.schema",
     "Run": "toytrans.training.run",
     "attention": "toytrans.api",
-    "check": "toytrans.checks.plan",
+    "check": "toytrans.checks.run",
     "curves": "toytrans.api",
     "explain": "toytrans.glossary",
     "load": "toytrans.api",

@@ -1,12 +1,13 @@
 """What a name means: a task, a fault, a check, or a config key; and a new config with comments."""
 
+import re
 from collections.abc import Sequence
 from difflib import get_close_matches
 from pathlib import Path
 from textwrap import wrap
 from typing import Any
 
-from toytrans.checks.result import CHECKS
+from toytrans.checks.rules import CAUSES, CHECKS
 from toytrans.config import keys as config_keys
 from toytrans.config.faults import FAULTS
 from toytrans.config.keys import Key, nearest_key
@@ -53,6 +54,8 @@ def card(name: str) -> Card:
         return _of_fault(name)
     if name in CHECKS:
         return _of_check(name)
+    if name in CAUSES:
+        return _of_cause(name)
     return _of_key(name)
 
 
@@ -66,7 +69,7 @@ def listed(kind: str) -> list[tuple[str, ...]]:
         found = [(name, each.what, ", ".join(each.checks)) for name, each in CARDS.items()]
         return [("fault", "what it is", "found by"), *found]
     if kind == "checks":
-        return [("check", "passes if"), *CHECKS.items()]
+        return [("check", "passes if"), *((each.name, each.title) for each in CHECKS.values())]
     every = ((key.path, key.default or "a section", key.meaning) for key in keys())
     return [("key", "default", "meaning"), *every]
 
@@ -154,12 +157,26 @@ def _of_fault(name: str) -> Card:
 
 
 def _of_check(name: str) -> Card:
+    check = CHECKS[name]
     found = (fault for fault, card in CARDS.items() if name in card.checks)
-    return {
-        "passes if": CHECKS[name],
-        "finds": ", ".join(found) or "no fault that --break plants",
-        "ask it alone": f"toytrans check RUN --only {name}",
+    card = {"passes if": check.title, "asked": check.how, "does not see": check.limits}
+    card["causes"] = ", ".join(cause.code for cause in check.causes)
+    card["finds"] = ", ".join(found) or "no fault that --break plants"
+    card["ask it alone"] = f"toytrans check RUN --only {name}"
+    return {heading: text for heading, text in card.items() if text}
+
+
+def _of_cause(code: str) -> Card:
+    """The card of a cause; what its words hold in braces is filled in where it is met."""
+    cause, name = CAUSES[code], code.partition(".")[0]
+    card = {
+        "why": f"why the check {name} fails" if name in CHECKS else "why a check of any name fails",
+        "seen": cause.when,
+        "says": re.sub(r"{(\w+)[^}]*}", r"<\1>", cause.words),
+        "remedy": re.sub(r"{(\w+)[^}]*}", r"<\1>", cause.remedy),
+        "read on": f"docs/{cause.read}" if cause.read else "",
     }
+    return {heading: text for heading, text in card.items() if text}
 
 
 def _of_key(name: str) -> Card:
@@ -167,7 +184,7 @@ def _of_key(name: str) -> Card:
     matching = [key for key in keys() if name in (key.path, key.section)]
     if not matching:
         section, _, last = name.rpartition(".")
-        others = (*LISTS, *TASKS, *FAULTS, *CHECKS)
+        others = (*LISTS, *TASKS, *FAULTS, *CHECKS, *CAUSES)
         is_key = last in {key.name for key in keys()}
         near = next(iter(() if is_key else get_close_matches(name, others, n=1)), "")
         near = near or nearest_key(section, last)

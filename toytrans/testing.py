@@ -8,8 +8,8 @@ def test_my_model():
 
 from typing import Any
 
-from toytrans.checks.plan import check
-from toytrans.checks.result import CheckFailed, Report
+from toytrans.checks.report import CheckFailed, Report
+from toytrans.checks.run import check
 
 __all__ = ["CheckFailed", "assert_sound"]
 

@@ -12,6 +12,7 @@ from conftest import VOCABULARY, config_of
 from torch import nn
 from zoo import built, hugging_face, parts, with_part
 from zoo.attention_by_hand import Hand
+from zoo.faulty_models import _open
 from zoo.parts import (
     Attention,
     Embedding,
@@ -21,10 +22,10 @@ from zoo.parts import (
 )
 
 import toytrans
-from toytrans.checks import plan
+from toytrans.checks import run
 from toytrans.checks.adapters import TorchTransformer
 from toytrans.checks.adapters.toytrans import of_model
-from toytrans.checks.result import CHECKS
+from toytrans.checks.rules import CAUSES, CHECKS
 from toytrans.config.faults import FAULTS
 from toytrans.errors import UserError
 from toytrans.exercises.fault_cards import CARDS
@@ -38,19 +39,29 @@ pytestmark = [
 
 SIZES = {"pad_id": 0, "vocabulary_size": 20}
 IDS = SIZES | {"start_id": 1, "eos_id": 2}
-WORDS = {
-    "no_causal": ("future", "places 0..6 change when token 7 changes: the decoder sees the future"),
-    "triangle_off_by_one": ("future", "off by one"),
-    "pad_visible": ("pads", "pads are seen as keys"),
-    "labels_not_shifted": ("labels", "not shifted"),
-    "pad_is_eos": ("labels", "never learns to stop"),
-    "wrong_start": ("labels", "decoding with 1"),
-    "wrong_scale": ("scale", "root of the model's width"),
+CAUSE_OF = {
+    "no_causal": "future.mask_missing",
+    "triangle_off_by_one": "future.off_by_one",
+    "pad_visible": "pads.seen_behind_source",
+    "labels_not_shifted": "labels.not_shifted",
+    "pad_is_eos": "labels.end_not_scored",
+    "wrong_start": "labels.other_start",
+    "no_scale": "scale.missing",
+    "wrong_scale": "scale.model_width",
+    "no_position": "order.source_unseen",
+    "no_residual": "sublayers.residual_missing",
+    "no_norm": "sublayers.norm_missing",
+    "no_feed_forward": "sublayers.feed_forward_missing",
 }
 
 
 def failing(report) -> set[str]:
     return {result.name for result in report.failures}
+
+
+def causes(report) -> set[str]:
+    """The codes of the causes of all that fails."""
+    return {result.cause.code for result in report.failures}
 
 
 def passing(report) -> set[str]:
@@ -121,9 +132,9 @@ def test_a_fault_fails_the_checks_on_its_card(fault, norm):
     assert named <= failing(report)
     if fault != "mask_flipped":
         assert not failing(report) & (of_masks - named), "masks are blamed for nothing else"
-    name, words = WORDS.get(fault, (CARDS[fault].checks[0], ""))
-    assert words in report[name].message
-    assert "how many there are" not in report["pads"].message
+    if fault in CAUSE_OF:
+        assert CAUSE_OF[fault] in causes(report)
+    assert "pads.how_many" not in causes(report)
 
 
 def test_the_number_of_pads_is_told_from_what_they_hold():
@@ -131,7 +142,7 @@ def test_the_number_of_pads_is_told_from_what_they_hold():
     model = with_part("embed_source", by_width)
     report = check(model, **IDS, embedding=(model.source, model.target))
     assert failing(report) >= {"pads", "rows"} and report["future"].verdict == "PASS"
-    assert "it may be how many there are" in report["pads"].message
+    assert report["pads"].cause.code == "pads.how_many"
 
 
 def test_what_rounds_to_single_precision_inside_is_measured_as_such():
@@ -150,7 +161,7 @@ def test_a_triangle_of_cross_attention_is_named():
         return model.keys(src) & torch.ones(tgt.shape[1], src.shape[1], dtype=torch.bool).tril()
 
     found = check(with_part("cross_mask", cross_mask), **IDS, only="source")["source"]
-    assert found.verdict == "FAIL" and "at the source through a triangle" in found.message
+    assert found.verdict == "FAIL" and found.cause.code == "source.cross_attention_triangle"
 
 
 def test_a_model_that_changes_later_fails():
@@ -167,9 +178,9 @@ def test_a_model_that_changes_later_fails():
 @pytest.mark.parametrize(
     ("change", "cause"),
     [
-        (lambda x, ids: nn.functional.dropout(x, 0.2), "functional dropout without training="),
-        (lambda x, ids: x + torch.rand(()), "draws random numbers in eval mode"),
-        (lambda x, ids: (x, ids.clamp_(max=3))[0], "changes the ids that it is handed: tgt_in"),
+        (lambda x, ids: nn.functional.dropout(x, 0.2), "calls.draws_random_numbers"),
+        (lambda x, ids: x + torch.rand(()), "calls.draws_random_numbers"),
+        (lambda x, ids: (x, ids.clamp_(max=3))[0], "calls.changes_ids"),
     ],
     ids=["dropout", "noise", "ids"],
 )
@@ -179,7 +190,7 @@ def test_what_a_module_does_at_each_call_fails(change, cause):
             return change(super().forward(ids), ids)
 
     report = ask(Odd(), kind="decoder")
-    assert "calls" in failing(report) and cause in report["calls"].message
+    assert cause in causes(report)
     if "random" in cause:  # in a function it may be a switch that its user forgot
         model = Odd()
         with pytest.raises(UserError, match=r"model\.eval\(\)"):
@@ -220,8 +231,8 @@ def test_a_pooled_classifier_is_judged_in_its_own_words():
     assert report.passed and passing(report) >= {"pads", "rows", "scale", "target", "calls"}
     report = ask(Classifier(False), kind="encoder")
     assert {"pads", "rows"} <= failing(report)
+    assert report["pads"].cause.code == "pads.seen_by_encoder"
     said = " ".join(f"{f.message} {f.details.get('example')}" for f in report.failures)
-    assert "pads are appended to the ids" in said and "is the pad mask passed" in said
     assert not any(word in said for word in ("target", "tgt_in", "causal"))
 
 
@@ -278,11 +289,11 @@ def test_checks_are_chosen_by_name():
 def test_a_check_that_was_cut_short_says_so(monkeypatch):
     given = SIZES | {"only": "pads,future", "length": 16}
     whole = check(Torchs(), **given)
-    assert str(whole).splitlines()[-1] == "PASS"
-    monkeypatch.setattr(plan, "WORK", 0.0)
+    assert str(whole).splitlines()[-1] == "PASS, judged 8 of 8 parts"
+    monkeypatch.setattr(run, "WORK", 0.0)
     report = check(Torchs(), **given)
     last = str(report).splitlines()[-1]
-    assert report.passed and last.startswith("PASS, reduced: lengths from ")
+    assert report.passed and last.startswith("PASS, judged 8 of 8 parts, reduced: lengths from ")
     assert "lengths from 16 on in eval mode" in last and "build the model small" in last
     assert report.to_dict()["tried"]["left_out"] and not whole.to_dict()["tried"]["left_out"]
 
@@ -291,7 +302,7 @@ def test_a_report_is_true_only_if_it_passed_and_raises_if_not():
     sound, broken = (ask(Running(beyond), kind="decoder") for beyond in (10**6, 0))
     assert sound and sound.verdict == "PASS" and sound.raise_if_failed() is None
     assert not broken and broken.verdict == "FAIL"
-    with pytest.raises(AssertionError, match="sees the future"):
+    with pytest.raises(AssertionError, match=r"future\.off_by_one"):
         broken.raise_if_failed()
     assert sound.to_dict()["verdict"] == "PASS" and sound.to_dict()["tried"]["lengths"] == [7]
 
@@ -322,13 +333,13 @@ def test_the_first_cause_comes_first_and_what_follows_is_marked():
     follow = [n for n, line in enumerate(lines) if "may follow from pads" in line]
     assert lines[1].startswith("FAIL  pads ")
     assert {"rows", "sublayers"} <= {lines[n - 1].split()[1] for n in follow}
-    assert "residual connection is missing" not in text and "is bypassed" not in text
+    assert "explain sublayers." not in text, "what follows from pads has no cause of its own"
 
 
 def test_nan_is_said_once_and_what_it_moves_is_marked():
     report = check(**built("triangle turned round"))
     text = str(report)
-    assert text.count("output is NaN at") == 1 and "1e+09" not in text
+    assert text.count("explain any.nan") == 1 and "1e+09" not in text
     nan = {each.name for each in report.failures if each.difference != each.difference}
     assert {name for name, first in report.follows.items() if first == "pads"} >= nan - {"pads"}
     assert nan >= {"pads", "calls"} and "future" in failing(report) - nan
@@ -375,7 +386,7 @@ def test_a_decoding_of_nothing_is_not_judged_and_named_last():
     start = lambda src: torch.full((len(src), 1), zoo.START)  # noqa: E731
     report = check(Translator(), **IDS, only="future,steps", generate=start)
     assert report["steps"].verdict == "cannot judge"
-    assert str(report).endswith("\nPASS; not judged: steps")
+    assert str(report).endswith("\nPASS, judged 4 of 5 parts; not judged: steps")
 
 
 def test_embeddings_that_are_not_used_prove_nothing():
@@ -407,11 +418,11 @@ def test_a_scale_is_judged_in_a_plain_function_and_may_be_given():
     arguments = built("no scale by hand")
     model = arguments.pop("model").eval()
     found = scale_of(**arguments, model=lambda src, tgt: model(src, tgt))
-    assert found.verdict == "FAIL" and found.message.startswith("nothing scales the scores")
+    assert found.verdict == "FAIL" and found.cause.code == "scale.missing"
     arguments = built("scale on both")
     assert scale_of(**arguments | {"scale": 0.5}).verdict == "PASS"
     found = scale_of(**arguments | {"scale": 1})
-    assert found.verdict == "FAIL" and "times 0.5, and scale=1 was given" in found.message
+    assert found.verdict == "FAIL" and found.cause.code == "scale.not_as_given"
     for scale in ("1", 0, True, float("nan")):
         with pytest.raises(UserError, match="above 0, that multiplies q k"):
             check(**arguments | {"scale": scale})
@@ -533,3 +544,87 @@ def test_a_wrapper_fits_the_signature(line):
     with pytest.raises(UserError) as refused:
         ask(WRAPPERS[line])
     assert line in str(refused.value)
+
+
+# What is meant -----------------------------------------------------------------------------------
+
+
+def test_a_failure_that_is_expected_does_not_count():
+    given = {"kind": "decoder", "only": "pads,future", "effort": "quick", "length": None}
+    broken = Running(leaks_beyond=0)
+    assert failing(ask(broken, **given)) == {"future"}
+    for name in ("future", "future.off_by_one"):
+        report = ask(broken, **given, expected={name: "it looks one ahead"})
+        assert report.passed and report["future"].verdict == "FAIL"
+        assert [each.name for each in report.expected] == ["future"] and not report.failures
+        assert "it looks one ahead" in str(report)
+        assert str(report).endswith("; failed as expected: future")
+        assert report.to_dict()["checks"][1]["expected"] == "it looks one ahead"
+    other = {"future.mask_missing": "it sees both sides"}
+    assert failing(ask(broken, **given, expected=other)) == {"future"}, "another cause is not meant"
+    report = ask(Running(), **given, expected={"future": "it looks one ahead"})
+    assert report.passed and [each.name for each in report.surprises] == ["future"]
+    assert str(report).endswith("; passed unexpectedly: future")
+    with pytest.raises(UserError, match="did you mean future"):
+        ask(broken, **given, expected={"futur": "?"})
+
+
+def test_what_is_promised_and_missing_is_a_failure():
+    model = built("no norms")["model"]
+    given = IDS | {"embedding": (model.source, model.target), "only": "sublayers"}
+    assert check(model, **given)["sublayers"].parts["norms"].verdict == "cannot judge"
+    report = check(model, **given, promises=["norms"])
+    assert causes(report) == {"sublayers.norm_missing"} and report.given == {"promises": {"norms"}}
+    assert "given: promises=norms" in str(report)
+    with pytest.raises(UserError, match="no promise norm; did you mean norms"):
+        check(model, **given, promises=["norm"])
+
+
+def test_a_quick_check_asks_the_shortest_batch_alone():
+    report = toytrans.check(Running(), **SIZES, kind="decoder", only="pads", effort="quick")
+    assert report and report.to_dict()["tried"]["lengths"] == [7]
+    with pytest.raises(UserError, match="leave length out"):
+        ask(Running(), effort="quick")
+
+
+def test_the_mode_that_fails_is_evidence():
+    report = check(**built("open in train mode"), only="future")
+    assert report["future"].outcome.evidence["mode_alone"] == "train"
+    report = check(with_part("target_mask", lambda _, tgt: _open(tgt)), **IDS, only="future")
+    assert "mode_alone" not in report["future"].outcome.evidence
+
+
+# The registry ------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def another_check():
+    """The check that CONTRIBUTING adds."""
+    page = (Path(__file__).parents[2] / "CONTRIBUTING.md").read_text()
+    code = page.split("## Add a check")[1].split("```python\n")[1].split("```")[0]
+    before = dict(CHECKS), dict(CAUSES)
+    exec(compile(code, "twice.py", "exec"), {})
+    yield CHECKS["twice"]
+    for registered, old in zip((CHECKS, CAUSES), before, strict=True):
+        registered.clear()
+        registered.update(old)
+
+
+def test_a_check_that_is_added_is_asked_reported_and_explained(another_check):
+    assert another_check.title in toytrans.explain("twice")
+    assert another_check.causes[0].words in toytrans.explain("twice.mixed")
+    assert ask(Running(), kind="decoder")["twice"].verdict == "PASS"
+
+    class Mixing(Running):
+        def forward(self, ids):
+            return super().forward(ids) + 0.1 * len(ids) * torch.arange(20)
+
+    report = ask(Mixing(), kind="decoder", only="twice")
+    assert causes(report) == {"twice.mixed"} and report.to_dict()["checks"][0]["check"] == "twice"
+
+
+def test_the_name_of_a_cause_begins_with_its_check_and_is_explained():
+    for code, cause in CAUSES.items():
+        check_name = code.partition(".")[0]
+        assert check_name == "any" or cause in CHECKS[check_name].causes
+        assert toytrans.explain(code).splitlines()[0] == code

@@ -8,7 +8,7 @@ import pytest
 from torch import nn
 
 import toytrans
-from toytrans.checks.result import CHECKS
+from toytrans.checks.rules import CHECKS
 
 MODELS = """
 import torch
@@ -68,7 +68,7 @@ def test_check_a_config_as_json(check):
     assert found["passed"] and found["fault"] is None and found["precision"] == "float64"
     assert [each["check"] for each in found["checks"]] == list(CHECKS)
     assert set(found["checks"][0]) == {
-        "check", "title", "verdict", "difference", "tolerance", "must_change", "words", "parts",
+        "check", "title", "verdict", "difference", "tolerance", "words", "must_change", "parts",
     }  # fmt: skip
 
 

@@ -8,7 +8,7 @@ import pytest
 from conftest import Command
 
 import toytrans
-from toytrans.checks.result import CHECKS
+from toytrans.checks.rules import CHECKS
 from toytrans.config.faults import FAULTS
 from toytrans.config.load import load_config
 from toytrans.data.tasks import TASKS

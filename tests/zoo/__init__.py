@@ -21,14 +21,15 @@ FAMILIES = ("faulty_models", "attention_by_hand", "sound_models", "ours", "huggi
 class Entry:
     """A model and its verdict: PASS, FAIL, cannot judge, refused (a UserError), or several of
     them. checks: of a FAIL, at least one of these fails, any where empty; of a PASS, all of these
-    pass. is_long: the verdict needs the longer sequences that `check` tries by default. says: words
-    of the report."""
+    pass. is_long: the verdict needs the longer sequences that `check` tries by default. cause: the
+    code of one cause of a FAIL. says: words of a report without one."""
 
     name: str
     build: Callable[[], dict[str, Any]]
     verdict: str
     checks: tuple[str, ...]
     is_long: bool
+    cause: str
     says: str
 
 
@@ -42,6 +43,7 @@ def entry(
     verdict: str,
     base: type = Translator,
     is_long: bool = False,
+    cause: str = "",
     says: str = "",
     name: str = "",
     **given: Any,
@@ -66,7 +68,7 @@ def entry(
             return arguments
 
         words = name or maker.__name__.replace("_", " ").strip()
-        _found.append(Entry(words, build, verdict, tuple(checks.split()), is_long, says))
+        _found.append(Entry(words, build, verdict, tuple(checks.split()), is_long, cause, says))
         return maker
 
     return register

@@ -44,22 +44,23 @@ faulty_hand = partial(faulty, "scale", base=ByHand)
 sound_hand = partial(sound, "", base=ByHand)
 
 
-says = "0.354, 1 / root of the model's width 8; 1 / root of the head's"
-faulty_hand("attention.scale", name="root of the models width", says=says)(WIDTH**-0.5)
-faulty_hand("attention.scale", name="no scale by hand", says="nothing scales the scores")(1)
-says = "multiplied in place of divided"
-faulty_hand("attention.scale", name="multiplied by the root", says=says)(HEAD**0.5)
-says = "closed scores hold -1e-12, which closes nothing"
-faulty_hand("attention.fill", name="closed by minus a trillionth", says=says)(-1e-12)
+for _name, _scale, _cause in (
+    ("root of the models width", WIDTH**-0.5, "scale.model_width"),
+    ("no scale by hand", 1, "scale.missing"),
+    ("multiplied by the root", HEAD**0.5, "scale.multiplied"),
+):
+    faulty_hand("attention.scale", name=_name, cause=_cause)(_scale)
+_closed = "scale.closes_nothing"
+faulty_hand("attention.fill", name="closed by minus a trillionth", cause=_closed)(-1e-12)
 
 
-@faulty_hand("attention.attend", says="scaled twice")
+@faulty_hand("attention.attend", cause="scale.twice")
 def fused_attention_of_scaled_queries(self, q, k, v, mask):
     """Queries are scaled, and F.scaled_dot_product_attention scales again."""
     return F.scaled_dot_product_attention(q * self.scale, k, v, attn_mask=mask)
 
 
-@faulty("scale", says="(3 of 3 attentions)")
+@faulty("scale", cause="scale.missing")
 class no_scale_behind_large_embeddings(Translator):
     """Nothing scales the scores, and embeddings are multiplied by the root of d_model."""
 
@@ -77,26 +78,26 @@ class no_scale_behind_large_embeddings(Translator):
         return self.target(tgt) * WIDTH**0.5
 
 
-@faulty_hand("attention.attend", says="closed scores hold -1, which closes nothing")
+@faulty_hand("attention.attend", cause="scale.closes_nothing")
 def minus_one_in_fused_attention(self, q, k, v, mask):
     """A mask of 0 and -1 is passed to F.scaled_dot_product_attention."""
     added = -(~mask).to(q).expand(len(q), 1, q.shape[2], k.shape[2])
     return F.scaled_dot_product_attention(q, k, v, attn_mask=added)
 
 
-@faulty_hand("attention.attend", says="another axis than the keys")
+@faulty_hand("attention.attend", cause="scale.wrong_axis")
 def softmax_over_the_queries_by_einsum(self, q, k, v, mask):
     scores = torch.einsum("bhqd,bhkd->bhqk", q, k) * self.scale
     return torch.einsum("bhqk,bhkd->bhqd", self.close(scores, mask).softmax(2), v)
 
 
-@faulty_hand("attention.merge", says="heads are split or merged by a reshape alone")
+@faulty_hand("attention.merge", cause="scale.heads_mixed")
 def heads_merged_without_a_turn(self, x):
     """(B, H, T, d) is reshaped to (B, T, D): heads are mixed with places, and the future leaks."""
     return x.reshape(len(x), x.shape[2], -1)
 
 
-@faulty_hand("attention.split", says="heads are split or merged by a reshape alone")
+@faulty_hand("attention.split", cause="scale.heads_mixed")
 def heads_split_without_a_turn(self, x):
     """(B, T, D) is viewed as (B, H, T, d)."""
     return x.view(len(x), HEADS, -1, HEAD)

@@ -73,7 +73,7 @@ class open_where_source_and_target_are_alike(Translator):
         return _open(tgt) if self.is_square else super().target_mask(tgt)
 
 
-@faulty("future", "target_mask", says="train mode alone")
+@faulty("future", "target_mask", cause="future.mask_missing")
 def open_in_train_mode(self, tgt):
     return _open(tgt) if self.training else Translator.target_mask(self, tgt)
 
@@ -91,7 +91,7 @@ class _OpenNowhere(Translator):
             return scores.masked_fill(~mask, -math.inf).softmax(-1)
 
 
-@faulty("pads", "target_mask", base=_OpenNowhere, says="output is NaN at a real place")
+@faulty("pads", "target_mask", base=_OpenNowhere, cause="any.nan")
 def triangle_turned_round(self, tgt):
     """Past and present are closed, so the last place has no key."""
     return ~Translator.target_mask(self, tgt)
@@ -115,7 +115,7 @@ def torchs_transformer_with_the_masks_flipped(self, src, tgt):
     return {name: ~mask for name, mask in Torchs.masks(self, src, tgt).items()}
 
 
-@faulty("future", "decode", base=Padded, vocabulary_size=32, says="sees the future")
+@faulty("future", "decode", base=Padded, vocabulary_size=32, cause="future.off_by_one")
 def leak_beside_minus_a_billion(self, src, tgt, memory):
     """A thousandth of the next place leaks to logits of which 19 of 32 are -1e9."""
     y = Translator.decode(self, src, tgt, memory)
@@ -142,7 +142,7 @@ def places_counted_from_the_batchs_end(self, tgt):
     return y + waves(torch.arange(tgt.shape[1]).flip(0)).to(y)
 
 
-@faulty("future", "decode", embedding=None, says="depend on the future")
+@faulty("future", "decode", embedding=None, cause="future.in_gradients")
 def gradient_of_the_future(self, src, tgt, memory):
     """The logits hold back the future, its gradient flows: what is added cancels but for that."""
     later = ahead(self.target(tgt))
@@ -296,7 +296,7 @@ class state_carried_over(Translator):
         return carried
 
 
-@faulty("calls", says="it keeps something from call to call")
+@faulty("calls", cause="calls.unsteady")
 def a_function_with_a_counter():
     model, calls = Translator().eval(), []
 
@@ -307,13 +307,13 @@ def a_function_with_a_counter():
     return {"model": ask}
 
 
-@faulty("labels", "batch")
+@faulty("labels", "batch", cause="labels.not_shifted")
 def labels_not_shifted(src, tgt_in, tgt_out):
     """Labels are the decoder's inputs."""
     return src, tgt_in, tgt_in
 
 
-@faulty("labels", "batch")
+@faulty("labels", "batch", cause="labels.shifted_twice")
 def labels_shifted_twice(src, tgt_in, tgt_out):
     """The target is cut by the batch maker and once more for the labels."""
     return src, tgt_in, F.pad(tgt_out[:, 1:], (0, 1), value=PAD)
@@ -373,23 +373,23 @@ def first_label_ignored(logits, labels):
     return mean_loss(logits[:, 1:], labels[:, 1:])
 
 
-@faulty("loss", "loss", says="its sign is wrong")
+@faulty("loss", "loss", cause="loss.wrong_sign")
 def the_sign_of_the_loss(logits, labels):
     """The mean log-probability of the labels, which training should raise, as a loss."""
     return -mean_loss(logits, labels)
 
 
-@faulty("loss", "loss", says="it takes softmax twice; give cross entropy the logits")
+@faulty("loss", "loss", cause="loss.softmax_twice")
 def softmax_in_the_loss(logits, labels):
     return mean_loss(logits.softmax(-1), labels)
 
 
-@faulty("loss", "loss", says="take log_softmax before nll_loss")
+@faulty("loss", "loss", cause="loss.no_softmax")
 def no_softmax_at_all(logits, labels):
     return F.nll_loss(logits.mT, labels, ignore_index=PAD)
 
 
-@faulty("loss", "forward", says="gives probabilities", batch=make_batch, loss=mean_loss)
+@faulty("loss", "forward", cause="loss.softmax_in_the_model", batch=make_batch, loss=mean_loss)
 def softmax_in_the_model(self, src, tgt):
     return Translator.forward(self, src, tgt).softmax(-1)
 

@@ -80,7 +80,7 @@ def bloom():
     return hf.BloomForCausalLM(hf.BloomConfig(**sizes, pad_token_id=0))
 
 
-@faulty("steps", says="without position_ids both agree")
+@faulty("steps", cause="steps.positions_differ")
 def camembert_that_counts_places_otherwise():
     """CamemBERT's places begin behind the pad id, and position_ids do not."""
     return hf.CamembertForCausalLM(hf.CamembertConfig(**ONE, is_decoder=True))
@@ -122,7 +122,7 @@ def _without_mask(model):
     return Ignoring
 
 
-@faulty("pads", says="attention_mask is 0")
+@faulty("pads", cause="pads.seen_before_ids")
 def llama_that_ignores_its_mask():
     return llama(_without_mask(hf.LlamaForCausalLM))
 
@@ -132,7 +132,7 @@ def bart_that_reads_source_pads():
     return bart(_without_mask(hf.BartForConditionalGeneration))
 
 
-@faulty("loss", says="the model's own loss")
+@faulty("loss", cause="loss.pads_scored")
 def bart_whose_loss_counts_pads():
     class Summing(hf.BartForConditionalGeneration):
         def forward(self, *args, labels=None, **named):

@@ -14,7 +14,7 @@ from rich.text import Text
 
 import toytrans
 from toytrans.checks.adapters.toytrans import of_model
-from toytrans.checks.result import Report
+from toytrans.checks.report import Report
 from toytrans.cli.common import (
     AsJson,
     Break,

@@ -9,7 +9,7 @@ import typer
 from rich.table import Table
 from rich.text import Text
 
-from toytrans.checks.result import CHECKS
+from toytrans.checks.rules import CHECKS
 from toytrans.cli.new_files import write_new
 from toytrans.cli.terminal import note, output, plain, plain_lines, print_table
 from toytrans.config.faults import FAULTS

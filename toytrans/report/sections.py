@@ -8,8 +8,8 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from toytrans.checks.plan import check
-from toytrans.checks.result import Report as Checks
+from toytrans.checks.report import Report as Checks
+from toytrans.checks.run import check
 from toytrans.config.faults import fault_remark
 from toytrans.config.load import flatten
 from toytrans.data.selection import Selection, pairs_of_split

@@ -3,23 +3,31 @@
 import math
 import operator
 import os
-import re
 from inspect import Parameter
 from typing import Any, get_args
 
 import torch
-from torch import Tensor, nn
+from torch import nn
 
+from toytrans.checks import tolerances
 from toytrans.checks.adapters.hugging_face import is_hugging_face, of_hugging_face
+from toytrans.checks.adapters.torch_transformer import TorchTransformer
 from toytrans.checks.adapters.toytrans import is_run, of_run
-from toytrans.checks.batch import apart, largest
-from toytrans.checks.subject import BY_PLACE, RAISED, Adapter, Facts, Kind, arguments
-from toytrans.errors import UserError
+from toytrans.checks.adapters.wrapper import refuse_more_than_ids
+from toytrans.checks.facts import PROMISES, Facts, Kind
+from toytrans.checks.model import BY_PLACE, RAISED, Adapter, arguments
+from toytrans.checks.numbers import apart, largest
+from toytrans.errors import UserError, did_you_mean
+
+__all__ = ["TorchTransformer", "adapter_of"]
 
 NUMBERS = ("vocabulary_size", "source_size", "max_length", "source_pad_id")
 IDS = ("pad_id", "start_id", "eos_id")
-HANDS = ("embedding", "loss", "batch", "generate")
+FUNCTIONS = ("embedding", "loss", "batch", "generate", "device")
 """Arguments that an `Adapter` takes beside `Facts`."""
+
+SAID = ("kind", "source_pad_id", "source_size", "batch_first", "max_length", "scale", "promises")
+"""Facts that change what is asked, and are said in the report where they are given."""
 
 
 def adapter_of(model: Any, **given: Any) -> Adapter:
@@ -28,15 +36,24 @@ def adapter_of(model: Any, **given: Any) -> Adapter:
     Raises UserError where something is missing.
     """
     known = {name: value for name, value in given.items() if value is not None}
+    if "device" in known:
+        known["device"] = _device(known["device"])
     if is_run(model) or isinstance(model, Adapter):
+        device = known.pop("device", None)
         if known:
-            raise UserError("of a run all is known; give check length, seed, only or skip alone")
-        return of_run(model) if is_run(model) else model
+            raise UserError(
+                "of a run all is known; give check length, effort, seed, device, expected, only or "
+                "skip alone"
+            )
+        made: Adapter = of_run(model) if is_run(model) else model
+        made.device = device or made.device
+        return made
     _require_right(known)
-    hands = {name: known.pop(name) for name in HANDS if name in known}
+    known["said"] = {name: known[name] for name in SAID if name in known}
+    more = {name: known.pop(name) for name in FUNCTIONS if name in known}
     batch_first = known.pop("batch_first", None)
     if is_hugging_face(model):
-        return of_hugging_face(model, known, hands)
+        return of_hugging_face(model, known, more)
     if isinstance(model, str | os.PathLike):
         raise UserError(f"{os.fspath(model)!r} is a path; give toytrans.load({os.fspath(model)!r})")
     if not callable(model):
@@ -44,12 +61,23 @@ def adapter_of(model: Any, **given: Any) -> Adapter:
             f"{type(model).__name__} cannot be called; give f(src, tgt_in) -> logits, "
             "or a Hugging Face model"
         )
-    return _of_callable(model, known, hands, batch_first)
+    return _of_callable(model, known, more, batch_first)
+
+
+def _device(name: Any) -> torch.device:
+    """A device by its name. Raises UserError where there is none of that name."""
+    try:
+        device = torch.device(name)
+        torch.zeros(1, device=device)
+    except (RuntimeError, AssertionError, TypeError, NotImplementedError) as error:
+        first = (str(error).splitlines() or [""])[0]
+        raise UserError(f"device {str(name)!r} cannot be taken: {first}") from None
+    return device
 
 
 def _require_right(known: dict[str, Any]) -> None:
-    """Whole numbers of any kind become int, one embedding two. Raises UserError for others, and for
-    ids that the vocabulary does not have."""
+    """Whole numbers of any kind become int, one embedding two, promises a set. Raises UserError for
+    others, and for ids that the vocabulary does not have."""
     for name in known.keys() & {*NUMBERS, *IDS}:
         value = known[name]
         try:
@@ -71,18 +99,23 @@ def _require_right(known: dict[str, Any]) -> None:
         if len(pair) != 2 or not all(isinstance(part, nn.Module) for part in pair):
             raise UserError("embedding is a torch.nn.Module, or two: the source's and the target's")
         known["embedding"] = tuple(pair)
+    if (promises := known.get("promises")) is not None:
+        names = [promises] if isinstance(promises, str) else list(promises)
+        if unknown := [name for name in names if name not in PROMISES]:
+            raise UserError(f"no promise {unknown[0]}; {did_you_mean(unknown[0], PROMISES)}")
+        known["promises"] = frozenset(names)
 
 
 # Any callable ------------------------------------------------------------------------------------
 
 
 def _of_callable(
-    model: Any, known: dict[str, Any], hands: dict[str, Any], batch_first: bool | None
+    model: Any, known: dict[str, Any], more: dict[str, Any], batch_first: bool | None
 ) -> Adapter:
     """The adapter of a callable, as it can be asked: batch first, else time first, else with source
     and target of one length. What can be asked in none of these ways stays as it is, to be refused.
 
-    known: `Facts`; hands: other arguments of `Adapter`; batch_first: None to find it out. Raises
+    known: `Facts`; more: other arguments of `Adapter`; batch_first: None to find it out. Raises
     UserError where something is missing.
     """
     if missing := [name for name in ("pad_id", "vocabulary_size") if name not in known]:
@@ -100,7 +133,7 @@ def _of_callable(
     if isinstance(model, nn.Module) and any(map(nn.parameter.is_lazy, model.parameters())):
         raise UserError(f"{type(model).__name__} has lazy layers without sizes; call it once first")
     name = getattr(model, "__name__", type(model).__name__)
-    _refuse_more_than_ids(model, name, known["pad_id"])
+    refuse_more_than_ids(model, name, known["pad_id"])
     kinds = [parameter.kind for parameter in arguments(model)]
     takes_one = sum(kind in BY_PLACE for kind in kinds) == 1
     if "kind" not in known and takes_one and Parameter.VAR_POSITIONAL not in kinds:
@@ -116,7 +149,7 @@ def _of_callable(
             "time_first": batch_first is False,
             "decoding_start": known.get("start_id"),
         }
-        return Adapter(model, Facts(name=name, **facts | known | others), **hands)
+        return Adapter(model, Facts(name=name, **facts | known | others), **more)
 
     plain = made()
     first = _rows_are_apart(plain)
@@ -146,108 +179,4 @@ def _rows_are_apart(tested: Adapter) -> bool | None:
         return None
     moved = largest(apart(after[1:], before[1:]).nan_to_num(0.0, 0.0, 0.0))
     size = largest(before.nan_to_num(0.0, 0.0, 0.0).clamp(-1e4, 1e4))
-    return moved <= 1e-4 * max(size, 1e-30)
-
-
-# A ready wrapper for a model whose `forward` takes more than ids --------------------------------
-
-MORE = re.compile(
-    r"(masks?|(^|_)(pad|padding|lens?|lengths?|bias|pos|positions?|causal|cache|states?))(_|$)",
-    re.IGNORECASE,
-)
-"""Words in names of what is no ids; tgt_padded and tgt_masked are ids."""
-
-TARGET = re.compile(r"tgt|trg|target|dec|future|causal|look|subsequent", re.IGNORECASE)
-CROSS = re.compile(r"mem|cross|enc_dec|dec_enc", re.IGNORECASE)
-
-
-def _refuse_more_than_ids(model: Any, name: str, pad_id: int) -> None:
-    """Raises UserError where a model must be given more than ids; behind a blank line of its
-    message stands code that does so."""
-    variadic = (Parameter.VAR_POSITIONAL, Parameter.VAR_KEYWORD)
-    needed = [p for p in arguments(model) if p.default is p.empty and p.kind not in variadic]
-    ids = [p.name for p in needed if p.kind is not p.KEYWORD_ONLY and not MORE.search(p.name)][:2]
-    more = [p.name for p in needed if p.name not in ids]
-    if not ids or not more:
-        return
-    passed = [f"{p.name}={p.name}" if p.kind is p.KEYWORD_ONLY else p.name for p in needed]
-    blocks = any("padding" in argument for argument in more)
-    meaning = "True = blocked, as torch's layers want it" if blocks else "True = may look"
-    lines = [
-        f"{name} takes {', '.join(more)} beside ids, and check gives it ids alone: give "
-        f"Asked(model), in which {meaning}; turn a mask round where your layers want the opposite",
-        "",
-        "class Asked(torch.nn.Module):",
-        "    def __init__(self, model):",
-        "        super().__init__()",
-        "        self.model = model",
-        "",
-        f"    def forward(self, {', '.join(ids)}):",
-        *(f"        {argument} = {_made(argument, ids, pad_id, blocks)}" for argument in more),
-        f"        return self.model({', '.join(passed)})",
-    ]
-    raise UserError("\n".join(lines))
-
-
-def _made(name: str, ids: list[str], pad_id: int, blocks: bool) -> str:
-    """A line that makes an argument from the ids."""
-    is_target = bool(TARGET.search(name)) and not CROSS.search(name)
-    of = ids[-1] if is_target or len(ids) == 1 else ids[0]
-    square = f"torch.ones(2 * {of}.shape[1:]).bool()"
-    if re.search("len", name, re.IGNORECASE):
-        return f"({of} != {pad_id}).sum(1)  # (B,)"
-    if re.search("padding", name, re.IGNORECASE):
-        return f"{of} == {pad_id}  # (B, L)"
-    if not re.search("mask|pad|causal", name, re.IGNORECASE):
-        return "...  # what your training passes"
-    if blocks:
-        return f"{square}.triu(1)  # (L, L)" if is_target else "None"
-    pads = f"({of} != {pad_id})[:, None, None]"
-    return f"{pads} & {square}.tril()  # (B, 1, L, L)" if is_target else f"{pads}  # (B, 1, 1, L)"
-
-
-# torch.nn.Transformer ----------------------------------------------------------------------------
-
-
-class TorchTransformer(nn.Module):
-    """torch.nn.Transformer (batch first) with embeddings around it, and its masks made from ids.
-
-    src_embedding and tgt_embedding take ids (B, L) to (B, L, D), positions included; output takes
-    (B, T, D) to logits (B, T, V). Raises UserError for a transformer that is not batch first.
-    """
-
-    def __init__(
-        self,
-        transformer: nn.Transformer,
-        src_embedding: nn.Module,
-        tgt_embedding: nn.Module,
-        output: nn.Module,
-        pad_id: int = 0,
-    ) -> None:
-        super().__init__()
-        if not transformer.batch_first:
-            raise UserError("nn.Transformer is not batch first; build it with batch_first=True")
-        self.transformer, self.output, self.pad_id = transformer, output, pad_id
-        self.src_embedding, self.tgt_embedding = src_embedding, tgt_embedding
-
-    def masks(self, src: Tensor, tgt_in: Tensor) -> dict[str, Tensor]:
-        """Arguments of nn.Transformer; True = blocked."""
-        length = tgt_in.shape[1]
-        future = torch.ones(length, length, dtype=torch.bool, device=src.device).triu(1)
-        source_pads, target_pads = src == self.pad_id, tgt_in == self.pad_id
-        target_pads[:, :1] = False
-        return {
-            "tgt_mask": future,
-            "src_key_padding_mask": source_pads,
-            "tgt_key_padding_mask": target_pads,
-            "memory_key_padding_mask": source_pads,
-        }
-
-    def forward(self, src: Tensor, tgt_in: Tensor) -> Tensor:
-        """(B, S), (B, T) -> (B, T, V)."""
-        x, y = self.src_embedding(src), self.tgt_embedding(tgt_in)
-        logits: Tensor = self.output(self.transformer(x, y, **self.masks(src, tgt_in)))
-        return logits
-
-
-__all__ = ["TorchTransformer", "adapter_of"]
+    return moved <= tolerances.LAYOUT * max(size, 1e-30)

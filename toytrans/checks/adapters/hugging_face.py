@@ -7,17 +7,10 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from toytrans.checks.result import Told
-from toytrans.checks.subject import (
-    IGNORED,
-    Adapter,
-    Facts,
-    Kind,
-    Symbols,
-    arguments,
-    logits_of,
-    padded,
-)
+from toytrans.checks.facts import Facts, Kind
+from toytrans.checks.ids import IGNORED, Symbols, filled_up
+from toytrans.checks.model import Adapter, arguments, logits_of
+from toytrans.checks.outcome import Judged, does_not_apply
 from toytrans.errors import UserError
 
 LIMITS = (
@@ -51,9 +44,9 @@ def _kind_of(model: Any) -> Kind:
     return "decoder" if writes and decodes else "encoder"
 
 
-def of_hugging_face(model: Any, given: dict[str, Any], hands: dict[str, Any]) -> Adapter:
+def of_hugging_face(model: Any, given: dict[str, Any], more: dict[str, Any]) -> Adapter:
     """The adapter of a model; what was given goes before what its config says. given: `Facts`;
-    hands: other arguments of `Adapter`."""
+    more: other arguments of `Adapter`."""
     known = known_of(model) | given
     kind = known["kind"] = given.get("kind") or _kind_of(model)
     name = known["name"] = type(model).__name__
@@ -83,14 +76,14 @@ def of_hugging_face(model: Any, given: dict[str, Any], hands: dict[str, Any]) ->
         takes_positions=positions and kind == "decoder",
         **known,
     )
-    return HuggingFace(model, facts, **hands)
+    return HuggingFace(model, facts, **more)
 
 
 class HuggingFace(Adapter):
     """A model that is asked with the masks of its users, and decodes with its own cache."""
 
-    def __init__(self, model: Any, facts: Facts, **hands: Any) -> None:
-        super().__init__(model, facts, **hands)
+    def __init__(self, model: Any, facts: Facts, **more: Any) -> None:
+        super().__init__(model, facts, **more)
         self.has_own_loss = facts.has_source and self.given_loss is None
         if facts.has_source:
             self.given_loss = self.given_loss or _mean_loss
@@ -100,7 +93,7 @@ class HuggingFace(Adapter):
         self,
         src: Tensor,
         tgt_in: Tensor,
-        closed: Tensor | None = None,
+        masked: Tensor | None = None,
         labels: Tensor | None = None,
     ) -> Any:
         facts = self.facts
@@ -113,8 +106,8 @@ class HuggingFace(Adapter):
             named["attention_mask"] = facts.real_source(src).long()  # 1 = keep
             named["decoder_attention_mask"] = facts.real_inputs(tgt_in).long()
             return self.call(input_ids=src, decoder_input_ids=tgt_in, **named)
-        real = facts.real_inputs(tgt_in) if closed is None else ~closed
-        is_moved = closed is not None or not bool(real[:, 0].all())
+        real = facts.real_inputs(tgt_in) if masked is None else ~masked
+        is_moved = masked is not None or not bool(real[:, 0].all())
         if facts.takes_positions and is_moved:  # places count from the first token
             named["position_ids"] = (real.cumsum(1) - 1).clamp(min=0)
         return self.call(input_ids=tgt_in, attention_mask=real.long(), **named)
@@ -143,7 +136,7 @@ class HuggingFace(Adapter):
             for step, token in enumerate(tgt_in.split(1, 1)):
                 named["decoder_input_ids" if has_source else "input_ids"] = token
                 if not has_source:
-                    named["attention_mask"] = torch.ones(len(tgt_in), step + 1, dtype=torch.int64)
+                    named["attention_mask"] = tgt_in.new_ones(len(tgt_in), step + 1)
                 if positions and self.facts.takes_positions:
                     named["position_ids"] = torch.full_like(token, step)
                 if kept is not None:
@@ -151,7 +144,8 @@ class HuggingFace(Adapter):
                 out = model(**named)
                 kept = getattr(out, name, None)
                 if kept is None:
-                    raise Told("does not apply", "the model hands on no cache to decode with")
+                    why = "the model hands on no cache to decode with"
+                    raise Judged(does_not_apply(why))
                 steps.append(logits_of(out))
         return torch.cat(steps, 1)
 
@@ -168,8 +162,8 @@ def _batch_maker(model: Any, facts: Facts) -> Any:
 
     def batch(pairs: Symbols) -> tuple[Tensor, Tensor, Tensor]:
         end = [] if facts.eos_id is None else [facts.eos_id]
-        src = padded([s + end for s, _ in pairs], facts.source_pad)
-        tgt_out = padded([t + end for _, t in pairs], IGNORED)
+        src = filled_up([s + end for s, _ in pairs], facts.source_pad)
+        tgt_out = filled_up([t + end for _, t in pairs], IGNORED)
         return src, shifted(tgt_out), tgt_out
 
     return batch

@@ -1,12 +1,16 @@
 """toytrans' own models and runs. No other module of `checks` knows them."""
 
 import copy
+from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
-from toytrans.checks.subject import Adapter, Facts, Symbols
+from toytrans.checks.facts import PROMISES, Facts
+from toytrans.checks.ids import Symbols
+from toytrans.checks.model import Adapter
 from toytrans.config.faults import fault_remark
 from toytrans.config.schema import Settings
 from toytrans.data.batches import Batch, make_batch
@@ -22,15 +26,20 @@ def is_run(model: Any) -> bool:
     return isinstance(model, Run)
 
 
-def of_run(run: Run) -> Adapter:
-    return of_model(run.model, run.config, run.vocabulary, str(run.path))
+def of_run(run: Run, device: torch.device | None = None) -> Adapter:
+    return of_model(run.model, run.config, run.vocabulary, str(run.path), device)
 
 
-def of_model(model: Seq2Seq, config: Settings, vocabulary: Vocabulary, name: str) -> Adapter:
+def of_model(
+    model: Seq2Seq,
+    config: Settings,
+    vocabulary: Vocabulary,
+    name: str,
+    device: torch.device | None = None,
+) -> Adapter:
     """A toytrans model with what it learns from, faults included. One that its user wrote is asked
     as any model is."""
-    made: Any = copy.deepcopy(model).cpu()
-    ours = made if isinstance(made, Transformer) else None
+    made: Any = copy.deepcopy(model)
     objective = objective_of(config.fault)
 
     def batch(pairs: Symbols) -> tuple[Tensor, Tensor, Tensor]:
@@ -42,22 +51,29 @@ def of_model(model: Seq2Seq, config: Settings, vocabulary: Vocabulary, name: str
     def loss(logits: Tensor, tgt_out: Tensor) -> Tensor:
         return objective.mean(logits, Batch(tgt_out, tgt_out, tgt_out))
 
+    transformer = made if isinstance(made, Transformer) else None
+    about: dict[str, Any] = {}
+    if transformer is not None:
+        width = transformer.settings.d_model // transformer.settings.n_heads
+        meant = {"scale": width**-0.5, "promises": frozenset(PROMISES)}
+        about = {"source_pad_id": PAD_ID, **meant, "said": meant}
     facts = Facts(
         name=", ".join(filter(None, (name, fault_remark(config.fault)))),
         pad_id=PAD_ID,
         vocabulary_size=len(vocabulary),
-        source_pad_id=PAD_ID if ours else None,
         start_id=BOS_ID,
         eos_id=EOS_ID,
         decoding_start=BOS_ID,
         max_length=made.settings.max_length,
-        is_textbook=ours is not None,
+        **about,
     )
-    return Own(made, facts, loss=loss, batch=batch)
+    adapter = OwnModel if transformer is None else OurTransformer
+    return adapter(made, facts, loss=loss, batch=batch, device=device)
 
 
-class Own(Adapter):
-    """A model that decodes from a state of its own."""
+class OwnModel(Adapter):
+    """A model of toytrans' interface, which a user may have written. It decodes from a state of its
+    own."""
 
     def step(self, src: Tensor, tgt_in: Tensor, positions: bool = True) -> Tensor:
         model: Any = self.module
@@ -65,3 +81,20 @@ class Own(Adapter):
             return super().step(src, tgt_in)
         state = model.start_decoding(src, tgt_in.shape[1])
         return torch.stack([state.next_logits(tokens) for tokens in tgt_in.unbind(1)], 1)
+
+
+class OurTransformer(OwnModel):
+    """toytrans' own transformer. Whatever it raises is an error of this package; it has no dropout
+    but that whose rates are zero already, no buffers that change, and no branches that start
+    closed."""
+
+    may_raise = ()
+
+    def foreign(self, what: str, function: Callable[..., Any], *given: Any) -> Any:
+        return function(*given)
+
+    def randomize_zero_weights(self, module: nn.Module) -> tuple[nn.Parameter, ...]:
+        return ()
+
+    def without_dropout(self) -> AbstractContextManager[None]:
+        return nullcontext()

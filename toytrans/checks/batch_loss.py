@@ -1,0 +1,64 @@
+"""The loss function of a batch's model, and the labels that it is asked with."""
+
+import torch
+from torch import Tensor
+
+from toytrans.checks import tolerances
+from toytrans.checks.asked import Asked
+from toytrans.checks.outcome import Judged, not_asked, unsure
+from toytrans.errors import UserError
+
+
+class BatchLoss:
+    """The loss of a batch, or of parts of it. labels (B, T), real (B, T): those that are no pads.
+    is_own: whether `mean` was the model's own loss, not one that was given.
+
+    Raises Judged where the loss or the labels are not known.
+    """
+
+    def __init__(self, asked: Asked) -> None:
+        facts, needed = asked.facts, list[str]()
+        if asked.tgt_out is None:
+            needed = [name for name in ("start_id", "eos_id") if getattr(facts, name) is None]
+            needed = needed if asked.model.maker is None else ["batch"]
+        if asked.model.given_loss is None:
+            why = "needs a loss function" + " and labels" * bool(needed)
+            raise Judged(not_asked(why, "loss", *needed))
+        if asked.tgt_out is None:
+            give = " and ".join(f"{name}=..." for name in needed)
+            why = f"labels for the loss that was given are missing: give {give}"
+            raise Judged(unsure(why, *needed))
+        self.asked, self.labels, self.is_own = asked, asked.tgt_out, False
+        self.real = facts.real_labels(self.labels)
+        dtypes = {asked.dtype, asked.model.loss(asked.logits, self.labels).dtype}
+        is_half = bool(dtypes - tolerances.LOGITS.keys())
+        self.share = tolerances.LOSS_IN_HALF if is_half else tolerances.LOSS
+
+    def __call__(self, logits: Tensor, labels: Tensor | None = None) -> float:
+        return float(self.asked.model.loss(logits, self.labels if labels is None else labels))
+
+    @torch.no_grad()
+    def mean(self, rows: slice = slice(None), places: Tensor | slice = slice(None)) -> float:
+        """The loss of some rows and places."""
+        asked, labels = self.asked, self.labels[rows][:, places]
+        tgt_in = asked.tgt_in[rows, : labels.shape[1]]
+        own = asked.model.own_loss(*asked.model.placed(asked.src[rows], tgt_in, labels))
+        self.is_own = own is not None
+        return self(asked.logits[rows][:, places], labels) if own is None else float(own)
+
+    def gradient(self) -> Tensor:
+        """With respect to the logits (B, T, V)."""
+        logits = self.asked.logits.detach().requires_grad_()
+        value = self.asked.model.loss(logits, self.labels)
+        if not value.requires_grad:
+            raise UserError(
+                "the loss function gave a scalar without a gradient; is it detached, or .item()?"
+            )
+        return torch.autograd.grad(value, logits)[0]
+
+    def tolerance(self, value: float) -> float:
+        """Of losses and their gradients; they may be computed in single precision."""
+        return self.share * max(abs(value), 1.0)
+
+    def same(self, a: float, b: float) -> bool:
+        return abs(a - b) <= self.tolerance(a)

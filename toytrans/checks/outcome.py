@@ -1,0 +1,184 @@
+"""What comes of a question to a model: an `Outcome`, and where it is a failure, its `Cause`.
+
+A failure carries evidence, which is what was measured and seen, by names, and rows of the table of
+causes. The first row that fits the evidence is the cause. So whatever looks closer later, at the
+module where a difference begins or at the other mode, adds evidence, and the cause follows from it.
+"""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any, Literal, get_args
+
+from toytrans.checks.ids import Ids
+
+Verdict = Literal["FAIL", "PASS", "cannot judge", "not asked", "does not apply"]
+"""From the one that counts most to the one that counts least."""
+
+Evidence = Mapping[str, Any]
+"""What was measured and seen, by names."""
+
+
+def fits_always(evidence: Evidence) -> bool:
+    """The last row of a list of causes fits whatever was seen."""
+    return True
+
+
+@dataclass(frozen=True)
+class Cause:
+    """A row in the table of causes: why a check fails, and what to do about it.
+
+    code: the check and a name, "future.off_by_one", which stays the same from release to release.
+    when: the evidence that selects this row, in words; fits: the same as a function of the
+    evidence. words: what was seen, a format string over the evidence. remedy: what to look at or to
+    write, a format string too. read: the page of docs/ on this mistake, if there is one. explains:
+    whether other checks may fail because of it.
+    """
+
+    code: str
+    when: str
+    words: str
+    remedy: str
+    fits: Callable[[Evidence], bool] = fits_always
+    read: str = ""
+    explains: bool = True
+
+    def text(self, evidence: Evidence) -> str:
+        """What was seen and what to do, in one line."""
+        parts = (self.words.format(**evidence), self.remedy.format(**evidence))
+        return "; ".join(part for part in parts if part)
+
+
+@dataclass(frozen=True)
+class Counterexample:
+    """The smallest pair that was found in which an output moves though it must not.
+
+    before, after: the ids (1, S) and (1, T) that are asked. place: of the output that moves. by:
+    how far it moves, NaN where it becomes NaN. text: all of it in words. is_whole: whether the ids
+    are all that changes; not where embeddings hold noise, or where other calls come between.
+    """
+
+    before: Ids
+    after: Ids
+    place: int
+    by: float
+    text: str
+    is_whole: bool
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What came of a part of a check.
+
+    said: the evidence of a pass, or why there is no verdict. give: the arguments of `check` that
+    would allow one. difference: what was measured; it passes up to the tolerance or, where
+    something `must_change`, beyond it; both are None where nothing was measured. NaN never passes.
+    Of a failure, causes: rows of the table, of which the first that fits the evidence is the cause.
+    circumstances: the mode and the batch in which it fails, in words. where: the module in which it
+    first shows. example: the smallest one. follows: checks that explain it where they fail too, the
+    likelier first.
+    """
+
+    verdict: Verdict
+    said: str = ""
+    give: tuple[str, ...] = ()
+    difference: float | None = None
+    tolerance: float | None = None
+    must_change: bool = False
+    causes: tuple[Cause, ...] = ()
+    evidence: Evidence = field(default_factory=dict)
+    circumstances: str = ""
+    where: str = ""
+    example: Counterexample | None = None
+    follows: tuple[str, ...] = ()
+
+    @property
+    def cause(self) -> Cause | None:
+        """Why it fails; None where it does not."""
+        return next((cause for cause in self.causes if cause.fits(self.evidence)), None)
+
+    @property
+    def message(self) -> str:
+        """The evidence of a pass, the cause of a failure, or why there is no verdict."""
+        if self.cause is None:
+            return self.said
+        return self.cause.text(self.evidence) + self.circumstances
+
+    @property
+    def weight(self) -> tuple[int, float]:
+        """Which of several outcomes counts: a failure, else a pass, the one nearest to failing."""
+        strain = 0.0 if self.must_change else (self.difference or 0.0) / (self.tolerance or 1.0)
+        rank = -get_args(Verdict).index(self.verdict)
+        return rank, strain if self.verdict == "PASS" else 0.0
+
+    def with_evidence(self, **more: Any) -> "Outcome":
+        """The same outcome with more that was seen, from which another cause may follow."""
+        return replace(self, evidence={**self.evidence, **more})
+
+    def to_dict(self) -> dict[str, Any]:
+        """As plain values."""
+        values: dict[str, Any] = {
+            "verdict": self.verdict,
+            "difference": self.difference,
+            "tolerance": self.tolerance,
+            "words": self.message,
+        }
+        if self.cause is not None:
+            values["cause"] = self.cause.code
+        if self.give:
+            values["give"] = list(self.give)
+        return values
+
+
+class Judged(Exception):
+    """Ends a part of a check early, with its outcome."""
+
+    def __init__(self, outcome: Outcome) -> None:
+        super().__init__(outcome.message)
+        self.outcome = outcome
+
+
+def passes(said: str) -> Outcome:
+    """A pass for which nothing was measured; said: its evidence."""
+    return Outcome("PASS", said)
+
+
+def fails(*causes: Cause, **evidence: Any) -> Outcome:
+    """A failure for which nothing was measured."""
+    return Outcome("FAIL", causes=causes, evidence=evidence)
+
+
+def measured(
+    difference: float,
+    tolerance: float,
+    said: str,
+    *causes: Cause,
+    must_change: bool = False,
+    **evidence: Any,
+) -> Outcome:
+    """The outcome of a difference: a pass with what is said where it is small enough or, if
+    something must change, large enough; else a failure with its causes and evidence."""
+    passed = difference > tolerance if must_change else difference <= tolerance
+    return Outcome(
+        "PASS" if passed else "FAIL",
+        said if passed else "",
+        difference=difference,
+        tolerance=tolerance,
+        must_change=must_change,
+        causes=() if passed else causes,
+        evidence={} if passed else evidence,
+    )
+
+
+def unsure(why: str, *give: str) -> Outcome:
+    """No verdict, because what was seen can be meant, or proves nothing."""
+    return Outcome("cannot judge", why, give)
+
+
+def not_asked(why: str, *give: str) -> Outcome:
+    """Nothing was asked, because an argument of `check` was not given."""
+    return Outcome("not asked", why, give)
+
+
+def does_not_apply(why: str) -> Outcome:
+    """Nothing was asked, because the model has nothing that could be asked for."""
+    return Outcome("does not apply", why)

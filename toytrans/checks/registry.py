@@ -1,0 +1,177 @@
+"""The checks, their parts and their causes, each registered where it is written.
+
+A check is a file of `toytrans.checks.rules`:
+
+    TWICE = Check("twice", "a row that stands twice gives the same", how="each row repeated")
+
+    MIXED = TWICE.cause(
+        "mixed",
+        when="the outputs of a repeated row differ",
+        words="a row that stands twice gives two answers",
+        remedy="what depends on the other rows of a batch?",
+    )
+
+    @TWICE.part("each row repeated", on="every")
+    def each_row_repeated(asked: Asked) -> Iterator[Change]: ...
+
+What `check` asks and prints, its JSON, `explain` and the page of the check follow from these.
+"""
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Literal, NamedTuple, TypeVar
+
+from toytrans.checks.asked import Asked
+from toytrans.checks.changes import Change
+from toytrans.checks.facts import Kind
+from toytrans.checks.outcome import Cause, Evidence, Outcome, fits_always
+from toytrans.errors import UserError, did_you_mean
+
+
+class Kinds(NamedTuple):
+    """Kinds of models that are asked, and why others are not."""
+
+    names: tuple[Kind, ...]
+    otherwise: str
+
+
+ALL_KINDS = Kinds(("encoder-decoder", "decoder", "encoder"), "")
+CAUSAL = Kinds(("encoder-decoder", "decoder"), "an encoder sees both sides and predicts no token")
+WITH_SOURCE = Kinds(("encoder-decoder",), "the model has no source")
+
+POLARITY = "is True = block what your layer expects?"
+"""Half of the remedy of most faults of masks."""
+
+On = Literal["first", "every", "both ends", "last"]
+"""Which batches a part is asked of: the first, which is the shortest; every one, in every mode and
+precision; the first and the longest; or the first again, after all else."""
+
+Ask = TypeVar("Ask", bound=Callable[[Asked], Outcome | Iterable[Change]])
+
+
+@dataclass(frozen=True)
+class Part:
+    """One question of a check. ask: a function of a batch that was asked, which gives an outcome,
+    or changes that must move nothing. of_unsteady: whether it is asked, alone, of a model that
+    answers one input in two ways. may_be_another_pad: whether it would fail too if the source had
+    another pad than the one that is known. follows_in: by kinds of models, checks that explain its
+    failure."""
+
+    check: "Check"
+    name: str
+    ask: Callable[[Asked], Outcome | Iterable[Change]]
+    on: On
+    kinds: Kinds
+    of_unsteady: bool
+    may_be_another_pad: bool
+    follows_in: Mapping[Kind, tuple[str, ...]]
+
+    def follows(self, kind: Kind) -> tuple[str, ...]:
+        """Checks that explain a failure in a model of some kind, the likelier first."""
+        check = self.check
+        return (*check.follows, *check.follows_in.get(kind, ()), *self.follows_in.get(kind, ()))
+
+
+@dataclass
+class Check:
+    """A check: what must hold, and all that belongs to it. Making one adds it to `CHECKS`.
+
+    how: in a few words, how it is asked. limits: what it does not see, in sentences. essential:
+    no model passes that it could not be asked of. follows: checks that it follows from where they
+    fail too, the likelier first; follows_in: further ones, by kinds of models. may_be_another_pad:
+    see `Part`, for all parts. conclude: given the failure that counts and the outcomes of all
+    parts, it gives the failure with more evidence.
+    """
+
+    name: str
+    title: str
+    how: str
+    limits: str = ""
+    essential: bool = False
+    kinds: Kinds = ALL_KINDS
+    follows: tuple[str, ...] = ()
+    follows_in: Mapping[Kind, tuple[str, ...]] = field(default_factory=dict)
+    may_be_another_pad: bool = False
+    conclude: Callable[[Outcome, Mapping[str, Outcome]], Outcome] | None = None
+    parts: list[Part] = field(default_factory=list)
+    causes: list[Cause] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        if self.name in CHECKS:
+            raise ValueError(f"two checks are called {self.name}")
+        CHECKS[self.name] = self
+
+    def cause(
+        self,
+        name: str,
+        *,
+        when: str,
+        words: str,
+        remedy: str = "",
+        fits: Callable[[Evidence], bool] = fits_always,
+        read: str = "",
+        explains: bool = True,
+    ) -> Cause:
+        """Add a row to the table of causes; `Cause` says what each argument is."""
+        row = Cause(f"{self.name}.{name}", when, words, remedy, fits, read, explains)
+        if row.code in CAUSES:
+            raise ValueError(f"two causes are called {row.code}")
+        CAUSES[row.code] = row
+        self.causes.append(row)
+        return row
+
+    def part(
+        self,
+        name: str,
+        on: On = "first",
+        kinds: Kinds | None = None,
+        of_unsteady: bool = False,
+        may_be_another_pad: bool = False,
+        follows_in: Mapping[Kind, tuple[str, ...]] | None = None,
+    ) -> Callable[[Ask], Ask]:
+        """Make a function a part of this check; `Part` says what each argument is. The function's
+        docstring says on the page of the check what is asked."""
+
+        def register(ask: Ask) -> Ask:
+            another = may_be_another_pad or self.may_be_another_pad
+            made = Part(
+                self, name, ask, on, kinds or self.kinds, of_unsteady, another, follows_in or {}
+            )
+            self.parts.append(made)
+            return ask
+
+        return register
+
+
+CHECKS: dict[str, Check] = {}
+"""Every check by its name, in the order in which they are asked and reported."""
+
+CAUSES: dict[str, Cause] = {}
+"""Every cause by its code."""
+
+NAN = Cause(
+    "any.nan",
+    when="an ordinary batch has outputs that are NaN at real places",
+    words="output is NaN at a real place of an ordinary batch",
+    remedy=f"does a mask close every key of a query, and {POLARITY}",
+)
+"""The one cause that any check may meet; those that meet it later follow from the first."""
+
+CAUSES[NAN.code] = NAN
+
+
+def selected(only: str | Iterable[str], skip: str | Iterable[str] = ()) -> tuple[str, ...]:
+    """The names of checks to ask for, all where none is given, but for those to skip: ["pads",
+    "future"], or "pads,future". Raises UserError for others, and where none is left."""
+    wanted, left_out = _names(only), _names(skip)
+    if unknown := [name for name in (*wanted, *left_out) if name not in CHECKS]:
+        raise UserError(f"no check {unknown[0]}; {did_you_mean(unknown[0], CHECKS)}")
+    names = tuple(name for name in wanted or CHECKS if name not in left_out)
+    if not names:
+        raise UserError(f"skip {', '.join(left_out)}: no check is left; leave out fewer")
+    return names
+
+
+def _names(given: str | Iterable[str]) -> list[str]:
+    each = given.split(",") if isinstance(given, str) else given
+    return [name.strip() for name in each if name.strip()]

@@ -1,0 +1,26 @@
+"""The checks, a file each. Importing this package registers them, so take `CHECKS` from here."""
+
+from importlib import import_module
+
+from toytrans.checks.registry import CAUSES, CHECKS
+
+__all__ = ["CAUSES", "CHECKS", "IN_ORDER"]
+
+IN_ORDER = (
+    "pads",
+    "future",
+    "rows",
+    "calls",
+    "order",
+    "source",
+    "target",
+    "steps",
+    "loss",
+    "labels",
+    "scale",
+    "sublayers",
+)
+"""The files, in the order in which their checks are asked and reported."""
+
+for _name in IN_ORDER:
+    import_module(f"{__name__}.{_name}")

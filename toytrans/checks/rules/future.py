@@ -1,0 +1,184 @@
+"""The future: a later token of the target changes no earlier output."""
+
+from collections.abc import Iterator
+from functools import partial
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from toytrans.checks.asked import Asked
+from toytrans.checks.changes import Change
+from toytrans.checks.gradients import gradients_are_zero
+from toytrans.checks.ids import Ids
+from toytrans.checks.numbers import spread_out
+from toytrans.checks.outcome import Evidence, Outcome
+from toytrans.checks.registry import CAUSAL, POLARITY, Check
+from toytrans.checks.rules.pads import lost_at_single_shapes
+from toytrans.checks.shapes import in_other_shapes
+
+FUTURE = Check(
+    "future",
+    "a later target token changes no earlier output",
+    how="single tokens; prefixes; gradients",
+    limits="A leak is not seen that shows only at a length, a number of rows or a difference of "
+    "lengths that was not tried, or that needs two such conditions at once. Where scores are "
+    "computed in bf16 inside an fp32 model, rounding hides small leaks.",
+    essential=True,
+    kinds=CAUSAL,
+    follows=("scale",),
+)
+
+# Single tokens -------------------------------------------------------------------------------
+
+AHEAD_BY_LAYERS = 4
+"""A triangle that is off by one shows as many places ahead as there are layers, so many at most."""
+
+
+def is_a_few_ahead(evidence: Evidence) -> bool:
+    """Whether outputs see a few places ahead, and no more though more were tried."""
+    return bool(evidence["ahead"] <= AHEAD_BY_LAYERS and evidence["ahead"] < evidence["last"])
+
+
+def begins_later(evidence: Evidence) -> bool:
+    """Whether the first outputs do not see the future."""
+    return bool(evidence["first"] > 0)
+
+
+SEES = "outputs at {outputs} change when token {token} changes: the decoder sees the future"
+
+OFF_BY_ONE = FUTURE.cause(
+    "off_by_one",
+    when="outputs see a few places ahead, at most one for each layer, and no more",
+    words=SEES + ", {ahead} ahead and no more",
+    remedy="is the triangle off by one, in each layer or in some (tril(1) for tril(), triu(2) for "
+    "triu(1))?",
+    fits=is_a_few_ahead,
+)
+FROM_A_PLACE_ON = FUTURE.cause(
+    "from_a_place_on",
+    when="outputs see the future from some place on, and not before",
+    words=SEES + ", from output {first} on and not before",
+    remedy="is the mask made for all lengths, or kept from a shorter one?",
+    fits=begins_later,
+)
+MASK_MISSING = FUTURE.cause(
+    "mask_missing",
+    when="all outputs see the future",
+    words=SEES,
+    remedy=f"is the causal mask passed, and {POLARITY}",
+)
+
+
+@FUTURE.part("single tokens", on="every")
+def single_tokens(asked: Asked) -> Iterator[Change]:
+    """One token of the longest target is changed at a time, beside its source and beside a short
+    one; earlier outputs must stay. All are asked in one call, in which the target as it is comes
+    first."""
+    row = int(asked.real.sum(1).argmax())
+    rows = {row, int(asked.real_source.sum(1).argmin())} if asked.is_short else {row}
+    real = asked.real[row].nonzero()[:, 0].tolist()
+    places = torch.tensor([real[i] for i in spread_out(len(real), 34)[1:]])
+    tgt_in = asked.tgt_in[row]
+    changed = torch.cat((tgt_in[None], asked.one_by_one(tgt_in, places)))
+    at = torch.arange(changed.shape[1])
+    earlier = torch.where((at < places[:, None]) & asked.real[row], at, -1)
+    must_repeat = F.pad(earlier, (0, 0, 1, 0), value=-1)
+    causes = (OFF_BY_ONE, FROM_A_PLACE_ON, MASK_MISSING)
+    evidence = partial(_what_moved, places)
+    for n in rows if asked.facts.has_source else {row}:
+        source = asked.src[n, asked.real_source[n]]  # pads would cost as much
+        ids = Ids(source.expand(len(must_repeat), -1), changed)
+        name = "later tokens one by one"
+        yield Change(name, ids, must_repeat, causes, evidence, before=ids)
+
+
+def _what_moved(places: Tensor, seen: Tensor) -> dict[str, Any]:
+    """Which outputs (1 + J, T) move with a later token at J places, as evidence; the first row is
+    the target as it is."""
+    seen = seen[1:]
+    number = int(seen.sum(1).argmax())
+    outputs = seen[number].nonzero()[:, 0].tolist()
+    many = len(outputs) > 1
+    return {
+        "outputs": f"places {outputs[0]}..{outputs[-1]}" if many else f"place {outputs[0]}",
+        "token": int(places[number]),
+        "ahead": int((places[:, None] - torch.arange(seen.shape[1]))[seen].max()),
+        "last": int(places[-1]),
+        "first": int(seen.any(0).int().argmax()),
+    }
+
+
+# Prefixes ------------------------------------------------------------------------------------
+
+DEPENDS_ON_LENGTH = FUTURE.cause(
+    "depends_on_length",
+    when="the beginning of a target alone gets other logits than within the target",
+    words="a prefix of length {length} alone gets other logits than within all {width} tokens: "
+    "outputs depend on the target's length, which decoding does not know",
+    remedy="are positions or scales counted from the end, or the future seen?",
+)
+
+PREFIXES_OF_LONG_TARGETS = (12, 24, 36, 48, 60)
+"""Lengths with many divisors, as blocks of attention have."""
+
+
+@FUTURE.part("prefixes", on="every")
+def prefixes(asked: Asked) -> Iterator[Change]:
+    """The beginning of every target is asked alone, and must give what it gives within the
+    target."""
+    width, few = asked.tgt_in.shape[1], 8 if asked.is_short else 1
+    for length in range(1, width):
+        if length <= few or length in PREFIXES_OF_LONG_TARGETS:
+            ids = Ids(asked.src, asked.tgt_in[:, :length])
+            evidence = {"length": length, "width": width}
+            causes = (DEPENDS_ON_LENGTH,)
+            must_repeat = asked.numbers[:, :length]
+            yield Change("prefixes of targets", ids, must_repeat, causes, evidence)
+
+
+# Other shapes --------------------------------------------------------------------------------
+
+LOST_AT_A_SHAPE = FUTURE.cause(
+    "lost_at_a_shape",
+    when="earlier outputs move in one shape of a batch, and not in others before it",
+    words="outputs at real places change in a batch of {rows} rows, {places} target places, and "
+    "not in {tried} before: a mask is lost at single shapes",
+    remedy="how is it made there?",
+    fits=lost_at_single_shapes,
+)
+DEPENDS_ON_SHAPE = FUTURE.cause(
+    "depends_on_shape",
+    when="earlier outputs move in the first other shape that is tried",
+    words="outputs at real places change in a batch of {rows} rows, {places} target places: rows "
+    "are mixed up, or a mask is lost",
+    remedy="what depends on the batch's shape?",
+)
+
+
+@FUTURE.part(
+    "other shapes",
+    may_be_another_pad=True,
+    follows_in={"encoder-decoder": ("pads",)},  # its shapes change pads and symbols together
+)
+def other_shapes(asked: Asked) -> Iterator[Change]:
+    """The shortest batch gets more tokens behind each target, in the same shapes as for *pads*."""
+    causes = (LOST_AT_A_SHAPE, DEPENDS_ON_SHAPE)
+    yield from in_other_shapes(asked, with_symbols=True, causes=causes)
+
+
+# Gradients -----------------------------------------------------------------------------------
+
+IN_GRADIENTS = FUTURE.cause(
+    "in_gradients",
+    when="gradients of an output towards the embeddings of later tokens are not zero",
+    words="real outputs depend on {reached}: attention weights there are not zero",
+    remedy="is the mask added before softmax, in every layer, the right way round?",
+)
+
+
+@FUTURE.part("gradients", on="every")
+def gradients(asked: Asked) -> Outcome:
+    """Gradients of an output towards the embeddings of later tokens are zero."""
+    return gradients_are_zero(asked, of_future=True, cause=IN_GRADIENTS)

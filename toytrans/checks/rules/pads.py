@@ -1,0 +1,233 @@
+"""Pads: how many there are and what they hold changes no real output."""
+
+import contextlib
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
+from functools import partial
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from toytrans.checks.asked import APPENDED_PADS, Asked, embeddings_changed
+from toytrans.checks.changes import Change
+from toytrans.checks.gradients import gradients_are_zero
+from toytrans.checks.ids import Ids
+from toytrans.checks.model import NoAnswer
+from toytrans.checks.outcome import Evidence, Judged, Outcome, fails, unsure
+from toytrans.checks.registry import NAN, POLARITY, Check
+from toytrans.checks.shapes import in_other_shapes
+
+PADS = Check(
+    "pads",
+    "pads change no real output",
+    how="pads appended on each side; noise in their embeddings; gradients",
+    limits="A leak in the gradient alone is not seen if the model's embeddings are no "
+    "`torch.nn.Embedding` and `embedding=` is not given. A mask that takes another id than the "
+    "given pad for the source's pad cannot be told from a source with a pad of its own.",
+    essential=True,
+    follows=("scale",),
+    follows_in={"decoder": ("future",)},  # pads behind ids lie in the future
+    may_be_another_pad=True,
+)
+
+# More pads -----------------------------------------------------------------------------------
+
+PADS_SEEN = "outputs at real places change when pads are appended to {side}: pads are seen as keys"
+
+SEEN_BEHIND_SOURCE = PADS.cause(
+    "seen_behind_source",
+    when="outputs move when pads are appended to the source",
+    words=PADS_SEEN,
+    remedy=f"is the source's pad mask passed to the encoder and to cross-attention, and {POLARITY}",
+)
+SEEN_BEHIND_TARGET = PADS.cause(
+    "seen_behind_target",
+    when="outputs move when pads are appended to the target",
+    words=PADS_SEEN,
+    remedy=f"is the target's pad mask passed, and is the causal mask, and {POLARITY}",
+)
+SEEN_BEHIND_BOTH = PADS.cause(
+    "seen_behind_both",
+    when="outputs move when pads are appended to both sides, and not to one of them alone",
+    words=PADS_SEEN,
+    remedy=f"are the pad masks passed, and {POLARITY}",
+)
+SEEN_BEHIND_IDS = PADS.cause(
+    "seen_behind_ids",
+    when="outputs of a decoder move when pads are appended to its ids",
+    words=PADS_SEEN,
+    remedy=f"is the pad mask passed, and is the causal mask, and {POLARITY}",
+)
+SEEN_BY_ENCODER = PADS.cause(
+    "seen_by_encoder",
+    when="outputs of an encoder move when pads are appended to its ids",
+    words=PADS_SEEN,
+    remedy=f"is the pad mask passed, and {POLARITY}",
+)
+MASKED_SCORES_DROPPED = PADS.cause(
+    "masked_scores_dropped",
+    when="in train mode dropout is handed values below -1e4",
+    words="dropout is given masked values, below -1e4: where it makes one zero, what was masked is "
+    "seen in training",
+    remedy="drop before the mask, or weights after softmax",
+)
+SEEN_BEFORE_IDS = PADS.cause(
+    "seen_before_ids",
+    when="places before the ids, where attention_mask is 0, move the outputs of a decoder",
+    words="{count} places before the first token, where attention_mask is 0, move the outputs",
+    remedy="is the mask combined with the causal one in every layer, and are position_ids used?",
+)
+
+
+@PADS.part("more pads", on="every")
+def more_pads(asked: Asked) -> Iterator[Change]:
+    """Pads are appended to the source, to the target, and to both. A Hugging Face decoder is asked
+    with pads before its ids too, where `attention_mask` is 0 and `position_ids` count from the
+    first token."""
+    facts, more = asked.facts, APPENDED_PADS - 1
+    sides = {
+        "the source": ((APPENDED_PADS, 0), SEEN_BEHIND_SOURCE),
+        "the target": ((0, more), SEEN_BEHIND_TARGET),
+        "both": ((APPENDED_PADS, more), SEEN_BEHIND_BOTH),
+    }
+    if not facts.has_source:
+        cause = SEEN_BEHIND_IDS if facts.is_causal else SEEN_BY_ENCODER
+        sides = {"the ids": ((0, more), cause)}
+    for side, (pads, cause) in sides.items():
+        ids, numbers = asked.with_pads(*pads)
+        yield Change(f"pads appended to {side}", ids, numbers, (cause,), {"side": side})
+    if asked.model.drops_masked:
+        raise Judged(fails(MASKED_SCORES_DROPPED))
+    if facts.kind == "decoder" and not facts.masks_from_ids:
+        yield from _masked_before(asked)
+
+
+def _masked_before(asked: Asked) -> Iterator[Change]:
+    """Places before the ids that a mask closes must not matter, where positions are given as well;
+    where they are not, the ids there must not."""
+    facts, more = asked.facts, APPENDED_PADS - 1
+    longer = F.pad(asked.tgt_in, (more, 0), value=facts.pad_id)
+    masked = F.pad(~asked.real, (more, 0), value=True)
+    must_repeat = F.pad(asked.numbers, (more, 0), value=-1)
+    with_pads = Ids(asked.src, longer, masked)
+    try:
+        asked.ask(*with_pads)
+    except NoAnswer:  # it takes none
+        return
+    ids, before = with_pads, Ids(asked.src, asked.tgt_in, ~asked.real)
+    if not facts.takes_positions:
+        ids = Ids(asked.src, longer.masked_fill(masked, int(asked.symbols[0])), masked)
+        must_repeat = torch.arange(longer.numel()).view(longer.shape).where(must_repeat >= 0, -1)
+        before = with_pads
+    name, evidence = f"{more} pads before them", {"count": more}
+    yield Change(name, ids, must_repeat, (SEEN_BEFORE_IDS,), evidence, before)
+
+
+# Other shapes --------------------------------------------------------------------------------
+
+
+def lost_at_single_shapes(evidence: Evidence) -> bool:
+    """Whether the batch passes in other shapes."""
+    return bool(evidence["shapes_that_pass"])
+
+
+LOST_AT_A_SHAPE = PADS.cause(
+    "lost_at_a_shape",
+    when="outputs move in one shape of a batch, and not in others before it",
+    words="outputs at real places change in a batch of {rows} rows, {places} target places, and "
+    "not in {tried} before: a mask is lost at single shapes",
+    remedy="how is it made there?",
+    fits=lost_at_single_shapes,
+)
+DEPENDS_ON_SHAPE = PADS.cause(
+    "depends_on_shape",
+    when="outputs move in the first other shape that is tried",
+    words="outputs at real places change in a batch of {rows} rows, {places} target places: rows "
+    "are mixed up, or a mask is lost",
+    remedy="what depends on the batch's shape?",
+)
+
+
+@PADS.part("other shapes")
+def other_shapes(asked: Asked) -> Iterator[Change]:
+    """The shortest batch is filled up with pads to about 60 shapes: every width of source and
+    target up to the longest, every difference of -8..8, every number of rows of 2..17."""
+    causes = (LOST_AT_A_SHAPE, DEPENDS_ON_SHAPE)
+    yield from in_other_shapes(asked, with_symbols=False, causes=causes)
+
+
+# What pads hold ------------------------------------------------------------------------------
+
+EMBEDDINGS_SEEN = PADS.cause(
+    "embeddings_seen",
+    when="outputs move with noise in the embeddings of pads",
+    words="real outputs change with what the embedding of a pad holds: pads are seen as keys",
+    remedy="are the pad masks passed to encoder, decoder and cross-attention, each the right way "
+    "round?",
+)
+
+
+@PADS.part("their embeddings")
+def their_embeddings(asked: Asked) -> Iterator[Change]:
+    """What the embeddings hold for pads is replaced by noise a hundred times as large."""
+    name = "noise a hundred times as large in the embeddings of pads"
+    around = partial(_noise_in_pads, asked)
+    yield Change(name, asked.ids, asked.numbers, (EMBEDDINGS_SEEN,), around=around)
+
+
+@contextlib.contextmanager
+def _noise_in_pads(asked: Asked) -> Iterator[None]:
+    """What the embeddings make of pads is noise meanwhile, on both sides. Raises Judged where a
+    side is not met."""
+
+    def edit(side: str, embedded: Tensor) -> Tensor:
+        real = (asked.real_source if side == "src" else asked.real).to(embedded.device)
+        noise = asked.noise(embedded) * 100 * embedded.abs().amax()
+        return torch.where(real[..., None], embedded, noise)
+
+    with embeddings_changed(asked, edit) as met:
+        yield
+    for side, name in (("src", "source"), ("tgt", "target")):
+        if side not in met and (side == "tgt" or asked.facts.has_source):
+            why = f"the {name} is embedded by another module, or at another width"
+            raise Judged(unsure(why))
+
+
+# Gradients -----------------------------------------------------------------------------------
+
+IN_GRADIENTS = PADS.cause(
+    "in_gradients",
+    when="gradients of real outputs towards the embeddings of pads are not zero",
+    words="real outputs depend on {reached}: attention weights there are not zero",
+    remedy="is the mask added before softmax, in every layer, the right way round?",
+)
+
+
+@PADS.part("gradients", on="every")
+def gradients(asked: Asked) -> Outcome:
+    """Gradients of real outputs towards the embeddings of pads are zero."""
+    return gradients_are_zero(asked, of_future=False, cause=IN_GRADIENTS)
+
+
+# All parts together --------------------------------------------------------------------------
+
+HOW_MANY = PADS.cause(
+    "how_many",
+    when="outputs move with pads, though gradients towards pads are zero",
+    words="{seen}",
+    remedy="what pads hold does not matter, by gradients, so it may be how many there are: a mean, "
+    "scale or position that uses the padded width",
+)
+
+
+def _by_their_number(failure: Outcome, parts: Mapping[str, Outcome]) -> Outcome:
+    """Where gradients towards pads are zero, it is the number of pads that matters."""
+    by_gradients, others = parts.get("gradients"), (NAN, SEEN_BEFORE_IDS, MASKED_SCORES_DROPPED)
+    if by_gradients is None or by_gradients.verdict != "PASS" or failure.cause in others:
+        return failure
+    seen = {"seen": failure.message}
+    return replace(failure, causes=(HOW_MANY,), evidence=seen, circumstances="")
+
+
+PADS.conclude = _by_their_number

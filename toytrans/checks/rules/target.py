@@ -1,0 +1,55 @@
+"""The target: every token of it moves a later output."""
+
+from toytrans.checks.asked import Asked
+from toytrans.checks.outcome import Outcome, passes
+from toytrans.checks.reach import Side, every_id, every_place
+from toytrans.checks.registry import Check
+
+TARGET = Check(
+    "target",
+    "every target token moves a later output",
+    how="the same for the target",
+    essential=True,
+    follows=("scale",),
+)
+
+NOTHING_SEEN = TARGET.cause(
+    "nothing_seen",
+    when="no token of the target moves a later output",
+    words="no target token moves any {what}: it sees only itself",
+    remedy="do the masks close everything?",
+)
+PLACES_UNSEEN = TARGET.cause(
+    "places_unseen",
+    when="the tokens at some places of the target move no later output",
+    words="target tokens at {places} of {count} move no {what}, whatever symbol is there: the mask "
+    "closes real tokens",
+    remedy="is it made from the right ids and lengths?",
+)
+IDS_MASKED = TARGET.cause(
+    "ids_masked",
+    when="some symbols of the target change nothing, as a pad does",
+    words="{ids} of {count} of the target are closed as pads are: the mask takes symbols for pads",
+    remedy="is it made by comparing with the pad's id alone?",
+)
+ONE_LATE = TARGET.cause(
+    "one_late",
+    when="no token of the target moves the output at its own place",
+    words="no target token moves the output at its own place, which predicts the token behind it: "
+    "the decoder reads its inputs one place late",
+    remedy="does the model shift them by itself?",
+)
+
+SIDE = Side("target", NOTHING_SEEN, PLACES_UNSEEN, IDS_MASKED)
+
+
+@TARGET.part("token by token", on="both ends")
+def token_by_token(asked: Asked) -> Outcome:
+    """Each token is replaced by others in several sequences; then each id of the vocabulary stands
+    in the place of a pad."""
+    asked.require_changing_logits()
+    count, ids = every_place(asked, SIDE, ONE_LATE), ""
+    if asked.is_short:
+        tried = every_id(asked, SIDE)
+        ids = f"; none of {tried} ids is closed as pads are" if tried else ""
+    return passes(f"each of up to {count} target tokens moves some {SIDE.what_moves(asked)}{ids}")

@@ -1,0 +1,402 @@
+"""`check`: which batches a model is asked, in which modes and precisions, and what came of it."""
+
+import contextlib
+import math
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any, Literal
+
+import torch
+from torch import Tensor
+
+from toytrans.checks.adapters import adapter_of
+from toytrans.checks.another_pad import another_source_pad
+from toytrans.checks.asked import Asked
+from toytrans.checks.batch import SHORTEST, Setting
+from toytrans.checks.changes import Broken, compare
+from toytrans.checks.model import Adapter, NoAnswer
+from toytrans.checks.outcome import Judged, Outcome, does_not_apply, unsure
+from toytrans.checks.registry import NAN, Check, On, Part, selected
+from toytrans.checks.report import Report, Result
+from toytrans.checks.rules import CAUSES, CHECKS
+from toytrans.checks.shrink import smallest_example
+from toytrans.checks.torch_modes import undisturbed
+from toytrans.errors import UserError, did_you_mean
+
+Progress = Callable[[str], None]
+
+LENGTH, THOROUGH = 64, 512
+"""Symbols of the longest sequence tried; more are thorough."""
+
+SIZES = ((7, 4), (16, 12), (33, 5), (64, 3))
+"""Symbols of the longest sequence of a batch, and its rows."""
+
+MORE_SIZES = ((20, 32), (128, 4), (256, 2), (512, 2))
+"""Further ones, where longer sequences are asked for; these have no bound of work."""
+
+WORK = 75e9
+"""Multiplications (`CountWork`) that the checks are kept within, unless longer sequences are asked
+for: about 15 s."""
+
+ANSWERS_A_BATCH = 80
+"""About so many answers all checks want of a batch."""
+
+FEWER_PLACES = "if it takes fewer places, give max_length=..."
+"""The remedy for a model that raises an exception at some lengths."""
+
+
+def settings_of(length: int | None, seed: int, limit: int | None) -> list[Setting]:
+    """The batches up to a length, cheap ones first, each with a seed of its own, none beyond the
+    places that a model takes. Raises UserError where that is too few."""
+    most = math.inf if limit is None else limit - 4
+    if length is not None and (not isinstance(length, int) or length < SHORTEST):
+        raise UserError(f"length {length}: the checks need sequences of {SHORTEST} symbols or more")
+    if most < (length or SHORTEST):
+        shorter = "give a smaller length, or " if most >= SHORTEST else ""
+        raise UserError(
+            f"the model takes {limit} places and the checks need "
+            f"{(length or SHORTEST) + 4}; {shorter}build the model with more"
+        )
+    wanted = length or int(min(LENGTH, most))
+    sizes = SIZES + MORE_SIZES * (wanted > LENGTH)
+    made = [Setting(n, rows, seed + k) for k, (n, rows) in enumerate(sizes) if n <= wanted]
+    if wanted not in dict(sizes):
+        made.append(Setting(wanted, 4 if wanted < 16 else 3, seed + len(sizes)))
+    made[0] = replace(made[0], widest=wanted, most_rows=33 if wanted > LENGTH else 17)
+    return made
+
+
+def judge(part: Part, asked: Asked) -> tuple[Outcome, Broken | None]:
+    """Ask one part of a batch: its outcome, and the change that moved something."""
+    if asked.facts.kind not in part.kinds.names:
+        return does_not_apply(part.kinds.otherwise), None
+    try:
+        given = part.ask(asked)
+        return (given, None) if isinstance(given, Outcome) else compare(asked, given)
+    except Judged as early:
+        return early.outcome, None
+    except NoAnswer as error:
+        return unsure(f"{error}; {FEWER_PLACES}"), None
+    except UserError:
+        raise
+    except asked.model.may_raise as error:
+        what = f"{type(error).__name__}: {(str(error).splitlines() or [''])[0][:150]}"
+        return unsure(f"the check met {what}"), None
+
+
+@dataclass
+class Examination:
+    """One model under all wanted checks. found: the outcome of each part that counts most so far;
+    asked: length, rows, mode, precision and seed of batches; spent: work so far; source_pad: the
+    other id that pads sources, once it was looked for; nan: the first check that met outputs that
+    are NaN."""
+
+    model: Adapter
+    settings: list[Setting]
+    wanted: tuple[str, ...]
+    expected: Mapping[str, str]
+    progress: Progress | None
+    found: dict[str, dict[str, Outcome]] = field(default_factory=dict)
+    asked: set[tuple[int, int, str, str, int]] = field(default_factory=set)
+    notes: list[str] = field(default_factory=list)
+    left_out: list[str] = field(default_factory=list)
+    spent: float = 0.0
+    source_pad: tuple[int | None] | None = None
+    nan: str | None = None
+
+    def report(self) -> Report:
+        """Every check wanted, on every batch, in each mode and precision that the model has."""
+        model, seed = self.model, self.settings[0].seed
+        devices = [model.device] if model.device.type == "cuda" else []
+        with undisturbed(model.module), torch.random.fork_rng(devices=devices):
+            torch.manual_seed(seed)
+            first, *others = self._first_batches()
+            self._ask_whether_steady(first)
+            if first.is_steady:
+                self._ask_all(first, "first", "every", "both ends")
+                for other in others:
+                    self._ask_all(other, "every")
+                self._ask_longer(first)
+                self._ask_all(first, "last")
+        if model.facts.equal_lengths:
+            self.notes.append(
+                "source and target are of one length in every batch, filled up with pads: the "
+                "model refuses others"
+            )
+        names = ("lengths", "rows", "modes", "precisions", "seeds")
+        tried = {name: sorted({each[n] for each in self.asked}) for n, name in enumerate(names)}
+        return Report(
+            model.facts.name,
+            first.precision,
+            tuple(self._result(check) for name, check in CHECKS.items() if name in self.found),
+            model.facts.said,
+            tried | {"notes": self.notes, "left_out": self.left_out},
+        )
+
+    def _result(self, check: Check) -> Result:
+        """Of the outcomes of a check's parts the one that counts most, of passes with the evidence
+        of the first. An essential check is not judged without its first part."""
+        parts = self.found[check.name]
+        first, counting = next(iter(parts.values())), max(parts.values(), key=lambda p: p.weight)
+        if counting.verdict != "FAIL" and check.essential and first.verdict == "cannot judge":
+            counting = first
+        if counting.verdict == "PASS":
+            said = next(part.said for part in parts.values() if part.verdict == "PASS")
+            counting = replace(counting, said=said)
+        if counting.verdict == "FAIL" and check.conclude is not None:
+            counting = check.conclude(counting, parts)
+        code = "" if counting.cause is None else counting.cause.code
+        expected = self.expected.get(check.name) or self.expected.get(code, "")
+        length, seed = max(each.length for each in self.settings), self.settings[0].seed
+        asked = f'only="{check.name}", length={length}, seed={seed}'
+        return Result(check, counting, parts, expected, f"toytrans.check(model, ..., {asked})")
+
+    # Batches -----------------------------------------------------------------------------------
+
+    def _first_batches(self) -> list[Asked]:
+        """The first batch in fp64 and in fp32, or else as the model came, where it cannot be copied
+        on the model itself."""
+        setting, made, raised = self.settings[0], list[Asked](), list[UserError]()
+        for precision in (torch.float64, torch.float32, None):
+            if precision is None and made:
+                break
+            if (copied := self.model.copied(precision)) is None:
+                return [Asked(self._uncopied(), setting)]
+            try:
+                made.append(Asked(copied, setting))
+            except UserError as error:
+                raised.append(error)
+        if not made:
+            raise raised[0]
+        if randomized := made[0].model.randomized:
+            self.notes.append(
+                f"{len(randomized)} weights that are all zero hold small random numbers in the "
+                "copy, for nothing is seen through them"
+            )
+        return [asked for asked in made if asked.is_steady] or made
+
+    def _uncopied(self) -> Adapter:
+        """The model itself. Raises UserError where it is on another device than it should be."""
+        weights = () if self.model.module is None else self.model.module.parameters()
+        if (weight := next(iter(weights), None)) is not None and weight.device != self.model.device:
+            raise UserError(
+                f"{self.model.facts.name} cannot be copied to {self.model.device}, so it is asked "
+                f"itself: move it there, or give device={str(weight.device)!r}"
+            )
+        return self.model
+
+    def _ask_whether_steady(self, asked: Asked) -> None:
+        """Ask what even a model without steady answers can be asked: whether they are. An unsteady
+        one fails it whatever checks are wanted."""
+        for check in CHECKS.values():
+            for part in check.parts:
+                if part.of_unsteady and (check.name in self.wanted or not asked.is_steady):
+                    self._ask(part, asked)
+
+    def _ask_longer(self, first: Asked) -> None:
+        """Longer batches in each mode; those that are refused, or too much work, are noted."""
+        model, notes, longest, settings = first.model, self.notes, first, self.settings
+        copies = [model]
+        if self.model.module is None or model is self.model:
+            no_module = self.model.module is None
+            why = "there is no module to copy" if no_module else "it cannot be copied"
+            notes.append(f"train mode not tried: {why}")
+        elif (train := self.model.copied(model.precision, training=True)) is not None:
+            copies.append(train)
+        for number, setting in enumerate(settings):
+            for copied in tuple(copies):
+                # the first is asked already; train mode skips one, to save time
+                skipped = number == 0 if copied is model else number == 2 < len(settings) - 1
+                if skipped or copied not in copies:
+                    continue
+                try:
+                    longer = Asked(copied, setting)
+                    self._require_steady(longer)
+                except UserError as error:
+                    why = f"{error}; {FEWER_PLACES}" if isinstance(error, NoAnswer) else str(error)
+                    notes.append(f"length {setting.length} in {copied.mode} mode not judged: {why}")
+                    copies = [] if copied is model else [model]
+                    continue
+                needed = ANSWERS_A_BATCH * longer.work
+                if settings[-1].length <= LENGTH and self.spent + needed >= WORK:
+                    left_out = f"lengths from {setting.length} on in {copied.mode} mode"
+                    self.left_out.append(left_out)
+                    notes.append(
+                        f"{left_out} left out: the model is large; length={THOROUGH} tries them, "
+                        "or give a smaller model"
+                    )
+                    copies.remove(copied)
+                    continue
+                self.spent += needed
+                self._ask_all(longer, "every")
+                longest = longer if copied is model else longest
+        if longest is not first:
+            self._ask_all(longest, "both ends")
+
+    def _require_steady(self, asked: Asked) -> None:
+        """Raises UserError where a longer batch gets two answers."""
+        for check in CHECKS.values() if not asked.is_steady else ():
+            for part in check.parts:
+                if part.of_unsteady:
+                    outcome, _ = judge(part, asked)
+                    raise UserError(outcome.message)
+
+    # Asking ------------------------------------------------------------------------------------
+
+    def _ask_all(self, asked: Asked, *on: On) -> None:
+        """Ask a batch all wanted parts that are asked of such batches."""
+        for check in CHECKS.values():
+            for part in check.parts if check.name in self.wanted else ():
+                if part.on in on and not part.of_unsteady:
+                    self._ask(part, asked)
+
+    def _ask(self, part: Part, asked: Asked) -> None:
+        """Ask one part of a batch, unless it has failed already."""
+        outcomes = self.found.setdefault(part.check.name, {})
+        known = outcomes.get(part.name)
+        if known is not None and known.verdict == "FAIL":
+            return
+        if self.progress is not None:
+            self.progress(f"{part.check.name}: {part.name}, {asked.described}")
+        self.asked.add(asked.described_by)
+        new = self._outcome(part, asked)
+        is_nan = new.difference is not None and math.isnan(new.difference)
+        single = self.model.copied(torch.float32, asked.model.training) if is_nan else None
+        if single is not None and asked.model.precision == torch.float64:  # masks may need fp32
+            with contextlib.suppress(UserError):
+                new = self._outcome(part, Asked(single, asked.setting))
+        both = [new] if known is None else [known, new]
+        outcomes[part.name] = max(both, key=lambda outcome: outcome.weight)
+
+    def _outcome(self, part: Part, asked: Asked) -> Outcome:
+        """The outcome of a part; a failure with all that can be said of it."""
+        outcome, broken = judge(part, asked)
+        if outcome.verdict != "FAIL" or part.of_unsteady:
+            return outcome
+        return self._explained(part, outcome, broken, asked)
+
+    def _explained(
+        self, part: Part, failure: Outcome, broken: Broken | None, asked: Asked
+    ) -> Outcome:
+        """A failure with its mode, where it shows, and the smallest example; no failure where the
+        source may have another pad, which is looked for once."""
+        facts = asked.facts
+        if part.may_be_another_pad:
+            if self.source_pad is None:
+                self.source_pad = (another_source_pad(asked),)
+            if (other := self.source_pad[0]) is not None:
+                return unsure(
+                    f"id {facts.pad_id} behind a source is seen as a symbol, and id {other} is "
+                    "not seen: is the source's mask made from the wrong id? If the source has a "
+                    f"pad of its own, give source_pad_id={other}"
+                )
+        follows, circumstances = part.follows(facts.kind), ""
+        if math.isnan(failure.difference or 0.0) and _has_nan(asked):
+            self.nan = self.nan or part.check.name
+            follows = (*part.check.follows, *((self.nan,) if self.nan != part.check.name else ()))
+            failure = replace(failure, causes=(NAN, *failure.causes))
+        elif (other_mode := self._mode_that_passes(part, asked)) is not None:
+            mode = asked.model.mode
+            circumstances = f"; {mode} mode alone, {other_mode} mode passes: look for self.training"
+            failure = failure.with_evidence(mode_alone=mode)
+        if asked.setting.length != SIZES[0][0] or asked.model.training:
+            circumstances += f" ({asked.described})"
+        found = None if broken is None else smallest_example(asked, broken)
+        example, where = (None, "") if found is None else found
+        failure = failure.with_evidence(
+            first_module=where, kind=facts.kind, precision=asked.precision
+        )
+        return replace(
+            failure, follows=follows, circumstances=circumstances, example=example, where=where
+        )
+
+    def _mode_that_passes(self, part: Part, asked: Asked) -> str | None:
+        """The other mode, where the same batch passes in it; None where both fail."""
+        if asked.model is self.model:
+            return None
+        other = self.model.copied(asked.model.precision, not asked.model.training)
+        with contextlib.suppress(Exception):  # the other mode cannot be asked: it tells nothing
+            if other is not None and judge(part, Asked(other, asked.setting))[0].verdict == "PASS":
+                return other.mode
+        return None
+
+
+def _has_nan(asked: Asked) -> bool:
+    """Whether an ordinary batch has outputs that are NaN at real places."""
+    return bool(asked.logits[asked.real].isnan().any())
+
+
+# What users call --------------------------------------------------------------------------------
+
+
+def check(
+    model: Any,
+    *,
+    pad_id: int | None = None,
+    vocabulary_size: int | None = None,
+    source_size: int | None = None,
+    start_id: int | None = None,
+    eos_id: int | None = None,
+    embedding: Any = None,
+    loss: Callable[[Tensor, Tensor], Tensor] | None = None,
+    batch: Callable[[Any], tuple[Tensor, Tensor, Tensor]] | None = None,
+    generate: Callable[..., Any] | None = None,
+    kind: str | None = None,
+    source_pad_id: int | None = None,
+    batch_first: bool | None = None,
+    max_length: int | None = None,
+    scale: float | None = None,
+    promises: Iterable[str] | None = None,
+    expected: Mapping[str, str] | None = None,
+    device: Any = None,
+    effort: Literal["quick", "default"] = "default",
+    length: int | None = None,
+    seed: int = 0,
+    only: str | Iterable[str] = (),
+    skip: str | Iterable[str] = (),
+    progress: Progress | None = None,
+) -> Report:
+    """Run every check that applies to a model.
+
+    model: f(src (B, S), tgt_in (B, T)) -> logits (B, T, V), ids in int64; or a toytrans run, or a
+    Hugging Face model, of which the rest is known. A module is copied: the one given stays as it
+    is. A model of one stream takes ids alone: kind is then "decoder" or "encoder".
+
+    pad_id, vocabulary_size: of the target; source_pad_id, source_size: the source's, if others.
+    start_id: the first decoder input; eos_id: what ends a sequence. embedding: what embeds ids, or
+    (source's, target's), if it is no nn.Embedding. loss: (logits, tgt_out) -> mean. batch: pairs of
+    lists of symbol ids -> (src, tgt_in, tgt_out). generate: (src, tgt_in) -> logits made step by
+    step, or src -> ids decoded greedily, to be compared with the parallel pass.
+
+    Facts that change what is asked, and are said in the report: kind, source_pad_id, source_size;
+    batch_first: False where ids and logits are (T, B), detected if not given; max_length: the most
+    places the model takes; scale: what multiplies q k, where it is not 1 / root of the head's
+    width; promises: names of `toytrans.checks.facts.PROMISES`, whose lack is then a failure.
+
+    expected: a check or the code of a cause, and why its failure is meant, as {"order": "a bag of
+    words"}. Such a failure does not count, and where the check passes the report says so.
+
+    device: where the copies are; where it is not given, they stay where the model is. effort:
+    "quick" asks the shortest batch alone. length: symbols of the longest sequence tried, 64. With
+    more (512 say) the checks are thorough: batches of 32 rows, and no bound on work. only, skip:
+    names of checks, as ["pads", "future"]. progress: called with what is being tried.
+
+    Raises UserError where the model cannot be asked: wrong shape, NaN throughout, another answer
+    at the second call, an exception of its own, fewer places than needed.
+    """
+    told = dict(locals())
+    own = ("model", "length", "effort", "seed", "only", "skip", "progress", "expected")
+    wanted = selected(only, skip)
+    known = (*CHECKS, *CAUSES)
+    if unknown := [name for name in expected or () if name not in known]:
+        raise UserError(f"expected {unknown[0]!r}; {did_you_mean(unknown[0], known)}")
+    if effort not in ("quick", "default"):
+        raise UserError(f"effort {effort!r}: give quick or default")
+    if effort == "quick" and length is not None:
+        raise UserError("effort='quick' asks the shortest batch alone; leave length out")
+    adapter = adapter_of(model, **{n: value for n, value in told.items() if n not in own})
+    limit = adapter.facts.max_length
+    if effort == "quick":
+        length = SIZES[0][0] if limit is None else max(SHORTEST, min(SIZES[0][0], limit - 4))
+    settings = settings_of(length, seed, limit)
+    return Examination(adapter, settings, wanted, expected or {}, progress).report()

@@ -1,0 +1,196 @@
+"""Of a change that moved an output, the smallest example and the module in which it first shows."""
+
+import contextlib
+import re
+from collections.abc import Iterator
+from typing import NamedTuple
+
+import torch
+from torch import Tensor, nn
+
+from toytrans.checks import tolerances
+from toytrans.checks.asked import Asked
+from toytrans.checks.changes import Broken, Change
+from toytrans.checks.ids import Ids, wider
+from toytrans.checks.numbers import apart, largest
+from toytrans.checks.outcome import Counterexample, Judged
+from toytrans.errors import UserError
+
+REFUSED = (UserError, Judged, IndexError, RuntimeError)
+"""What is raised where an example is no longer answered."""
+
+MOST_TRIED = 200
+"""Examples that are tried, each smaller than one that fails."""
+
+NOT_A_NUMBER = 1e9
+"""How far an output moves that becomes NaN."""
+
+
+class Example(NamedTuple):
+    """A pair before and after a change, without pads but for those that are appended.
+
+    src: ids of the source. tgt, other: ids of the target before and after, the latter may be
+    shorter. place: of the output that moves. pads: appended to source and target.
+    """
+
+    src: list[int]
+    tgt: list[int]
+    other: list[int]
+    place: int
+    pads: tuple[int, int]
+
+    @property
+    def changed(self) -> list[int]:
+        """Places of tokens that are others after the change."""
+        both = zip(self.tgt, self.other, strict=False)
+        return [place for place, (old, new) in enumerate(both) if old != new]
+
+    def smaller(self) -> Iterator["Example"]:
+        """Examples with one token less in them, or one change. The target's first token stays."""
+        place, last = self.place, (self.place,) if self.place else ()
+        for n in (*(n for n in range(1, len(self.tgt)) if n != place), *last):
+            tgt, other = (ids[:n] + ids[n + 1 :] for ids in (self.tgt, self.other))
+            yield self._replace(tgt=tgt, other=other, place=place - (n <= place))
+        for n in self.changed if len(self.changed) > 1 else ():
+            yield self._replace(other=[*self.other[:n], self.tgt[n], *self.other[n + 1 :]])
+        for n in range(len(self.src) - 1):
+            yield self._replace(src=self.src[:n] + self.src[n + 1 :])
+
+    def asked(self, batch: Asked) -> tuple[Ids, Ids]:
+        """What is asked before the change and after."""
+        src, tgt, other = (torch.tensor([x], dtype=torch.int64) for x in self[:3])
+        more = wider(src, self.pads[0], batch.facts.source_pad)
+        return Ids(src, tgt), Ids(more, wider(other, self.pads[1], batch.facts.pad_id))
+
+    def said(self, batch: Asked, by: float) -> str:
+        """The example in words."""
+        target = "tgt_in" if batch.facts.has_source else "ids"
+        what = [f"token {p} from {self.tgt[p]} to {self.other[p]}" for p in self.changed]
+        for count, side in zip(self.pads, ("src", target), strict=True):
+            what += [f"{count} pad{'s' * (count > 1)} behind {side}"] if count else []
+        if len(self.other) < len(self.tgt):
+            what.append(f"its first {len(self.other)} alone")
+        changed = " and ".join(what) or "asked so"
+        pair = f"src {self.src}, " * batch.facts.has_source + f"{target} {self.tgt}"
+        moves = f"moves by {by:.2g}" if by < NOT_A_NUMBER else "is NaN"
+        return f"{pair}: {changed}, and output {self.place} {moves}"
+
+
+def smallest_example(asked: Asked, broken: Broken) -> tuple[Counterexample, str] | None:
+    """The smallest example of a failure, made of the pair in which outputs move most, and where it
+    first shows, in words; None where that pair does not fail alone."""
+    change, moved = broken
+    if change.ids.masked is not None:
+        return None
+    nan = NOT_A_NUMBER if bool(moved.isnan().any()) else -1.0  # the same kind of failure
+    example = _of_one_pair(asked, change, moved)
+
+    def by(example: Example) -> float:
+        """How far the output of an example moves; -1 where it is not answered."""
+        was, now = example.asked(asked)
+        with contextlib.suppress(*REFUSED), torch.no_grad():
+            with change.around():
+                new = asked.ask(*now)[0, example.place]
+            old = asked.ask(*was)[0, example.place]
+            return float(asked.moved(new, old).nan_to_num(nan))
+        return -1.0
+
+    if not by(example) > asked.tolerance:
+        return None
+    tried, going = 0, True
+    while going and tried < MOST_TRIED:
+        going = False
+        for smaller in example.smaller():
+            tried += 1
+            if by(smaller) > asked.tolerance:
+                example, going = smaller, True
+                break
+    most, (before, after) = by(example), example.asked(asked)
+    found = Counterexample(
+        before,
+        after,
+        example.place,
+        most if most < NOT_A_NUMBER else float("nan"),
+        example.said(asked, most),
+        is_whole=change.around is contextlib.nullcontext,
+    )
+    return found, _first_module(asked, change, example)
+
+
+def _of_one_pair(asked: Asked, change: Change, moved: Tensor) -> Example:
+    """The pair in which outputs move most, as an example."""
+    facts = asked.facts
+    n, t = divmod(int(moved.nan_to_num(NOT_A_NUMBER).argmax()), moved.shape[1])
+    before, ids = change.before or asked.ids, change.ids
+    row, place = divmod(int(change.must_repeat[n, t]), before.tgt_in.shape[1])
+    real = facts.real_inputs(before.tgt_in)[row]
+    more_source = abs(ids.src.shape[1] - before.src.shape[1])  # pads may be left out as well
+    more_target = max(0, ids.tgt_in.shape[1] - before.tgt_in.shape[1])
+    return Example(
+        before.src[row][facts.real_source(before.src)[row]].tolist(),
+        before.tgt_in[row][real].tolist(),
+        ids.tgt_in[n][facts.real_inputs(ids.tgt_in[n][None])[0]].tolist(),
+        int(real[:place].sum()),
+        (more_source, more_target),
+    )
+
+
+def _first_module(asked: Asked, change: Change, example: Example) -> str:
+    """Which module's output first differs where it must not, in words; "" where none is known."""
+    module, (was, now) = asked.model.module, example.asked(asked)
+    if module is None:
+        return ""
+    try:
+        with torch.enable_grad():  # with it torch takes no shortcut
+            with change.around():
+                new = _outputs(asked, module, now)
+            old = _outputs(asked, module, was)
+    except Exception:  # a foreign model under hooks
+        return ""
+    if [name for name, _ in old] != [name for name, _ in new]:
+        return ""
+    source = slice(was.src.shape[1])
+    sides = [(was.tgt_in, now.tgt_in, slice(example.place, example.place + 1))]
+    sides += [(was.src, now.src, source)] if asked.facts.has_source else []
+    least, most = tolerances.FIRST_MODULE_SHARE
+    for (name, first), (_, second) in zip(old, new, strict=True):
+        differ = []
+        for ids, others, places in sides:
+            a, b = _laid_out(first, ids), _laid_out(second, others)
+            if a is not None and b is not None and a.shape[2:] == b.shape[2:]:
+                share = min(max(least, 100 * torch.finfo(first.dtype).eps), most)
+                by = largest(apart(a[:, places], b[:, places]).nan_to_num(1.0))
+                differ.append(by > share * largest(a[:, places].nan_to_num()))
+        if differ and all(differ):
+            shown = re.sub(r"^model\.(?=.)", "", name)
+            layer = re.search(r"\.(\d+)\.", f".{shown}.")
+            where = f"in {shown}" + (f" (layer {int(layer[1]) + 1})" if layer else "")
+            own = f"in {type(module).__name__}.forward itself, outside its modules"
+            return where if shown else own
+    return ""
+
+
+def _outputs(asked: Asked, module: nn.Module, ids: Ids) -> list[tuple[str, Tensor]]:
+    """What every module gives to a batch, in the order in which they end."""
+    seen: list[tuple[str, Tensor]] = []
+    names = {part: name for name, part in module.named_modules()}
+
+    def keep(part: nn.Module, _: object, output: object) -> None:
+        output = tuple(output.values()) if isinstance(output, dict) else output
+        parts = output if isinstance(output, tuple | list) else (output,)
+        numbers = [t for t in parts if isinstance(t, Tensor) and t.is_floating_point()]
+        seen.extend((names[part], value.detach().clone()) for value in numbers[:1])
+
+    with contextlib.ExitStack() as stack:
+        for part in names:
+            stack.enter_context(part.register_forward_hook(keep))
+        asked.model.ask(*ids)
+    return seen
+
+
+def _laid_out(value: Tensor, ids: Tensor) -> Tensor | None:
+    """An output as ids are, (1, L, ...); None where it is laid out neither so nor time first."""
+    if value.dim() < 3 or not ids.numel():
+        return None
+    value = value if value.shape[:2] == ids.shape else value.transpose(0, 1)
+    return value if value.shape[:2] == ids.shape else None
