@@ -1,6 +1,7 @@
 """The scripts that learn in a page, in a real browser: the numbers of PyTorch, of the program's
 training and of its data, for every switch."""
 
+import base64
 import json
 import shlex
 from collections.abc import Callable, Iterator
@@ -11,18 +12,21 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from conftest import ROOT
+from conftest import ROOT, Command
 
+from live.test_page import data_in
+from toytrans import load
 from toytrans.config.load import load_config
 from toytrans.config.schedules import learning_rate
 from toytrans.config.schema import Settings
 from toytrans.data.batches import Batch, training_batches
 from toytrans.data.open import open_dataset
+from toytrans.data.selection import Selection
 from toytrans.exercises.results import PARTS, TASKS, read_results
 from toytrans.live.learning import engine_script, learning_payload
 from toytrans.live.payload import packed
 from toytrans.resolve import resolve
-from toytrans.tokens import FIRST_SYMBOL_ID, PAD_ID
+from toytrans.tokens import EOS_ID, FIRST_SYMBOL_ID, PAD_ID
 from toytrans.training.session import new_model
 from toytrans.training.trainer import Trainer
 
@@ -665,3 +669,48 @@ def test_a_result_is_one_line_that_exercise_grade_reads(js: Any, tmp_path: Path)
         "",
     ]
     assert [(line.number, line.text) for line in unread] == [(7, "no result")]
+
+
+SAVED = """async (chosen) => {
+  const settings = learningSettings(payload, chosen), told = await allTold(chosen);
+  const last = (type) => told.filter((message) => message.type === type).at(-1);
+  const weights = last("weights"), bytes = modelFile(settings, weights);
+  const model = new Model(settings.about, weights.tensors);
+  const pairs = new TaskPairs(settings.config.data, settings.seed).pairs("valid", 0, 60);
+  const written = pairs.map(({ source }) =>
+    model.greedy(model.encode([...idsOf(source), EOS], settings.switches), settings.switches)
+      .map(({ id }) => id));
+  return {
+    config: configOf(settings), counted: last("counted"), written,
+    model: btoa(Array.from(bytes, (byte) => String.fromCharCode(byte)).join("")),
+  };
+}"""
+
+
+@pytest.mark.parametrize("off", ["", "causal"])
+def test_a_saved_model_is_a_run(js: Any, off: str, here: Path, command: Command) -> None:
+    """Half learned, so that some pairs are right and some are not: the program counts as the page
+    does, and writes what model.js writes with the same weights."""
+    chosen = chosen_of("copy", off=off, model=TINY | {"n_decoder_layers": 1}, steps=250)
+    saved = js.evaluate(SAVED, chosen | {"lengths": [1, 3]})
+    Path("saved").mkdir()
+    Path("saved/config.yaml").write_text(saved["config"])
+    Path("saved/model.safetensors").write_bytes(base64.b64decode(saved["model"]))
+    run = load(Path("saved"), device="cpu")
+    scores = run.measure("valid", Selection(examples=500)).summary()
+    counted = saved["counted"]
+    alone, given = (round(scores[name] * 500) for name in ("exact_match", "forced_exact_match"))
+    assert (alone, given) == (counted["alone"], counted["given"]) and 0 < alone <= given < 500
+    dataset = open_dataset(run.config)
+    sources = run.vocabulary.decode
+    pairs = dataset.pairs("valid", torch.arange(60))
+    outputs = run.translate([" ".join(sources(row)) for row in pairs.src.tolist()])
+    theirs = [" ".join(sources([id for id in ids if id != EOS_ID])) for ids in saved["written"]]
+    assert theirs == outputs
+    answer = command("eval", "saved", "--split", "valid", "--examples", "500", "--json")
+    assert answer.code == 0, answer.err
+    assert json.loads(answer.out)["exact_match"] == scores["exact_match"]
+    assert command("check", "saved", "--only", "future").code == int(off == "causal")
+    assert command("live", "saved", "--out", "saved.html").code == 0
+    seen = [pair[2] for pair in data_in(Path("saved.html"))["pairs"]]
+    assert sum(seen) == counted["seen"]["of"]

@@ -2,6 +2,7 @@
 
 import json
 import os
+import shutil
 from pathlib import Path
 
 import pytest
@@ -176,3 +177,52 @@ def test_records_without_end_are_refused(command: Command):
     command(*TRAIN)
     os.truncate("r/metrics.jsonl", 300 * 10**9)
     assert "r/metrics.jsonl: larger than" in command("doctor", "r").err
+
+
+# A model that was saved beside its config --------------------------------------------------------
+
+
+@pytest.fixture
+def saved(run: Path, command: Command) -> Path:
+    """The export of a run and its config in one folder, runs/saved."""
+    folder = Path("runs/saved")
+    folder.mkdir()
+    out = ("--out", str(folder / "model.safetensors"))
+    assert command("export", str(run), "--format", "safetensors", *out).code == 0
+    shutil.copy(run / "config.yaml", folder)
+    return folder
+
+
+def test_a_saved_model_is_a_run_of_one_checkpoint(run: Path, saved: Path, command: Command):
+    """It says what the run says, everywhere but of its training."""
+    step = Run.open(run).step
+    assert Run.open(saved).steps == [step]
+    for words in (
+        ("eval", "--json"),
+        ("translate", "1 2 3"),
+        ("check", "--only", "pads", "--json"),
+    ):
+        theirs, its = (command(words[0], str(path), *words[1:]) for path in (run, saved))
+        assert (its.code, its.out.replace("saved", "c")) == (theirs.code, theirs.out), its.err
+    assert command("runs").out.count("finished") == 2
+    assert "does not say what it was trained with" in command("eval", str(saved)).err
+
+
+def test_no_training_writes_to_a_saved_model(saved: Path, refused):
+    for more in ((), ("--resume",)):
+        assert "holds a saved model" in refused("train", "c.yaml", "--out", str(saved), *more)
+    assert sorted(os.listdir(saved)) == ["config.yaml", "model.safetensors"]
+
+
+def test_damaged_saved_models(saved: Path, refused):
+    file = saved / "model.safetensors"
+    sound = file.read_bytes()
+    for raw in (b"", sound[:40], sound[:-8], b"\xff" * 4096):
+        file.write_bytes(raw)
+        assert f"{file}: " in refused("eval", str(saved))
+    file.write_bytes(sound)
+    config = (saved / "config.yaml").read_text()
+    (saved / "config.yaml").write_text(config.replace("d_model: 16", "d_model: 32"))
+    assert "the two do not belong together" in refused("eval", str(saved))
+    (saved / "config.yaml").write_text("data: 3")
+    assert "config.yaml" in refused("eval", str(saved))

@@ -4,6 +4,8 @@
                                      counts of AdamW; random/DEVICE, states of the generators of
                                      rank 0; progress as metadata
     checkpoints.json                 the SHA-256 of each checkpoint that this run wrote, by step
+    model.safetensors                of a model that was saved: weights by their names alone, and
+                                     what `export` writes of it as metadata
 
 A checkpoint is written under another name, flushed, listed and renamed. So a crash leaves older
 checkpoints intact. Reading cannot execute code. Only a listed checkpoint is ever deleted.
@@ -18,7 +20,7 @@ import os
 import re
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Annotated, BinaryIO, Literal
+from typing import Annotated, Any, BinaryIO, Literal
 
 import safetensors.torch
 import torch
@@ -39,6 +41,7 @@ from toytrans.files import (
     write_new,
 )
 from toytrans.model.seq2seq import Seq2Seq
+from toytrans.training.folder import MODEL, is_saved_model
 from toytrans.training.provenance import TrainedWith
 
 CHECKPOINTS, LIST = "checkpoints", "checkpoints.json"
@@ -128,16 +131,29 @@ _SUMS = TypeAdapter(dict[int, str])
 
 
 def checkpoint_file(run: Path, step: int) -> Path:
+    """The file of a checkpoint."""
+    if is_saved_model(run):
+        return run / MODEL
     return run / CHECKPOINTS / f"step-{step}.safetensors"
 
 
 def saved_steps(run: Path) -> list[int]:
     """Steps of the checkpoints, in ascending order."""
+    if is_saved_model(run):
+        return [_step_of_saved_model(run)]
     names: list[str] = []
     with contextlib.suppress(OSError):
         names = os.listdir(run / CHECKPOINTS)
     found = (re.fullmatch(r"step-(0|[1-9][0-9]{0,18})\.safetensors", name) for name in names)
     return sorted(int(match[1]) for match in found if match)
+
+
+def _step_of_saved_model(run: Path) -> int:
+    """The step that a saved model says; 0 where it says none, which is an error when it is read."""
+    with contextlib.suppress(OSError, Unreadable), open_regular(run / MODEL) as file:
+        said = _about_of_export(_metadata_of(file)).get("step")
+        return said if isinstance(said, int) else 0
+    return 0
 
 
 def listed_checkpoints(run: Path) -> dict[int, str]:
@@ -259,6 +275,8 @@ def load_checkpoint(run: Path, step: int) -> tuple[Progress, Tensors]:
         if listed_checkpoints(run).get(step) not in (None, hashlib.sha256(raw).hexdigest()):
             raise ValueError("cut short or changed (wrong checksum)")
         progress, tensors = _progress_in(io.BytesIO(raw), step), safetensors.torch.load(raw)
+        if is_saved_model(run):
+            tensors = {f"weights/{name}": tensor for name, tensor in tensors.items()}
         for name, tensor in tensors.items():
             if tensor.is_floating_point() and not bool(tensor.isfinite().all()):
                 raise ValueError(f"{name} holds NaN or infinity")
@@ -299,9 +317,13 @@ def read_trained_with(run: Path, step: int) -> TrainedWith | None:
 def _progress_in(file: BinaryIO, step: int) -> Progress:
     """The progress of a checkpoint. Raises ValueError if it is not that of this step."""
     metadata = _metadata_of(file)
+    about = _about_of_export(metadata)
     try:
-        progress = Progress.model_validate_json(metadata.get("progress", ""))
-        is_ours = metadata["format"] == FORMAT and progress.step == step
+        if "progress" in metadata:
+            progress = Progress.model_validate_json(metadata["progress"])
+        else:
+            progress = Progress(step=about["step"], pairs_used=about.get("pairs_used", 0))
+        is_ours = metadata["format"] in (FORMAT, "pt") and progress.step == step
     except (ValueError, KeyError, TypeError, RecursionError):
         is_ours = False
     if not is_ours:
@@ -316,6 +338,14 @@ def _metadata_of(file: BinaryIO) -> dict[str, str]:
     try:
         header = json.loads(file.read(min(size, MOST_BYTES_OF_HEADER)))
         return dict(header["__metadata__"])
+    except (ValueError, KeyError, TypeError, RecursionError):
+        return {}
+
+
+def _about_of_export(metadata: dict[str, str]) -> dict[str, Any]:
+    """What an exported model says of itself; empty for a checkpoint of a training."""
+    try:
+        return dict(json.loads(metadata["toytrans"]))
     except (ValueError, KeyError, TypeError, RecursionError):
         return {}
 

@@ -8,6 +8,12 @@
     checkpoints.json   checkpoints/step-N.safetensors: see checkpoint.py
     snapshots/         weights of a few steps for the live page: see snapshots.py
 
+A folder that no training wrote may hold a model that a live page or `export` has saved, as a run of
+one checkpoint:
+
+    config.yaml        the config of the model
+    model.safetensors  its weights
+
 `RunWriter` writes them, and `Run` reads them. The lock is that of the open metrics.jsonl, which the
 system releases when the process ends, however it ends. Linux has locks of open files (OFD), which
 can be asked about without taking one. Other systems have flock; Windows and some network disks have
@@ -31,6 +37,7 @@ from toytrans.files import Unreadable, drafts_in, open_regular, read_whole
 
 CONFIG, RESOLVED = "config.yaml", "resolved.yaml"
 DATA, ENVIRONMENT, METRICS = "data.json", "environment.json", "metrics.jsonl"
+MODEL = "model.safetensors"
 
 RUNS = Path("runs")
 """The folder of runs without --out."""
@@ -47,8 +54,19 @@ Record = dict[str, Any]
 
 
 def is_run(path: Path) -> bool:
-    """Whether a path is a run directory."""
+    """Whether a path is a run directory, of a training or of a model that was saved."""
+    return is_trained_run(path) or is_saved_model(path)
+
+
+def is_trained_run(path: Path) -> bool:
+    """Whether a path is the run directory of a training."""
     return os.path.isfile(path / RESOLVED) and os.path.isfile(path / DATA)  # of no name too long
+
+
+def is_saved_model(path: Path) -> bool:
+    """Whether a folder holds a model that was saved beside its config, and no training."""
+    has_both = os.path.isfile(path / CONFIG) and os.path.isfile(path / MODEL)
+    return has_both and not os.path.exists(path / RESOLVED)
 
 
 def read_environment(path: Path) -> dict[str, Any]:
@@ -71,6 +89,10 @@ def check_folder_is_free(path: Path) -> None:
         raise UserError(
             f"{path}: no directory for a run ({error.strerror}); name another --out"
         ) from None
+    if is_saved_model(path):
+        raise UserError(
+            f"{path}: holds a saved model, which no training can go on with; name another --out"
+        )
     if is_run(path):
         raise UserError(
             f"{path}: holds a run; resume it with --resume (in Python: resume=True), or name "
@@ -105,13 +127,13 @@ def run_to_resume(stem: str, out: Path | None) -> Path | None:
     """The run that --resume goes on with, if there is one: in the folder that the user named, or
     the newest below runs/ that a config of this name made."""
     if out is not None:
-        return out if is_run(out) else None
+        return out if is_trained_run(out) else None
     taken = _taken_names(stem)
     for number in sorted(taken, reverse=True):
         # runs/exp-2 may be the second run of exp.yaml or the first of exp-2.yaml
         path = RUNS / taken[number]
         made_by = read_environment(path).get("config", stem if number == 1 else "")
-        if made_by == stem and is_run(path):
+        if made_by == stem and is_trained_run(path):
             return path
     return None
 

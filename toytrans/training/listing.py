@@ -11,7 +11,7 @@ from pathlib import Path
 from toytrans.config.faults import is_hidden
 from toytrans.errors import UserError
 from toytrans.training.checkpoint import saved_steps
-from toytrans.training.folder import DATA, METRICS, RESOLVED, RUNS, is_run
+from toytrans.training.folder import METRICS, MODEL, RESOLVED, RUNS, is_run, is_saved_model
 from toytrans.training.run import Run, RunState, state_of
 
 
@@ -22,7 +22,7 @@ def newest_run() -> Path:
     """
     entries = RUNS.iterdir() if RUNS.is_dir() else ()
     runs = [path for path in entries if is_run(path) and saved_steps(path)]
-    for path in sorted(runs, key=lambda run: (run / RESOLVED).stat().st_mtime_ns, reverse=True):
+    for path in sorted(runs, key=_written_at, reverse=True):
         with contextlib.suppress(UserError):  # the command that opens it raises it again
             if is_hidden(Run.open(path).config.fault):
                 continue
@@ -31,6 +31,11 @@ def newest_run() -> Path:
         f"{RUNS}: no run here yet; train one, say `toytrans train textbook`, or name a run "
         "directory"
     )
+
+
+def _written_at(run: Path) -> int:
+    """When a run was described, in nanoseconds."""
+    return (run / (MODEL if is_saved_model(run) else RESOLVED)).stat().st_mtime_ns
 
 
 @dataclass(frozen=True)
@@ -54,7 +59,7 @@ def list_runs(folder: Path, follow: Callable[[str], None] = lambda _: None) -> l
     runs = []
     for root, names, files in os.walk(folder):
         follow(root)
-        if METRICS in files or {RESOLVED, DATA} <= set(files):
+        if METRICS in files or is_run(Path(root)):
             names.clear()
             sizes, times = [0], [0.0]
             for inner, _, inside in os.walk(root):

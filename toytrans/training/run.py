@@ -20,6 +20,7 @@ from toytrans.arguments import check_choice, check_whole, checked_lengths
 from toytrans.config.faults import fault_remark
 from toytrans.config.load import load_saved_config, load_settings
 from toytrans.config.schema import Config, Settings
+from toytrans.data.open import open_dataset
 from toytrans.data.pairs import MOST_TARGET_GROWTH, DataFacts, Side, Split
 from toytrans.data.selection import Selection, pairs_of_files, pairs_of_split, trained_lengths
 from toytrans.errors import UserError
@@ -28,6 +29,7 @@ from toytrans.files import read_whole
 from toytrans.model.build import build_model
 from toytrans.model.seq2seq import Seq2Seq, count_parameters
 from toytrans.references import trust
+from toytrans.resolve import resolve
 from toytrans.scores import Scores
 from toytrans.tokens import Vocabulary
 from toytrans.training.checkpoint import (
@@ -50,6 +52,7 @@ from toytrans.training.folder import (
     RESOLVED,
     Record,
     is_being_written,
+    is_saved_model,
     read_environment,
 )
 from toytrans.training.provenance import TrainedWith, trained_with
@@ -121,11 +124,18 @@ class Run:
     def open(
         path: Path, trust_code: bool = False, checkpoint: str = "best", device: str = "auto"
     ) -> "Run":
-        """The run of a directory.
+        """The run of a directory; or a model that was saved beside its config, by a live page or by
+        `export`, as a run of one checkpoint.
 
         trust_code: whether code that the run names may be run, its task's say, until the process
         ends. Raises UserError: no run, one of toytrans 0.3, a damaged one.
         """
+        if is_saved_model(path):
+            given = load_saved_config(path / CONFIG)
+            if trust_code:
+                trust(given.references.values())
+            config = resolve(given)
+            return Run(path, config, open_dataset(config).facts, checkpoint, device)
         if missing := [name for name in (RESOLVED, DATA) if not os.path.isfile(path / name)]:
             what = f"not a run directory (it lacks {' and '.join(missing)})"
             what = what if os.path.exists(path) else "no such run directory"

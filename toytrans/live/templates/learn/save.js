@@ -66,10 +66,10 @@ function commandOf(settings) {
   return words.join(" ");
 }
 
-// The bytes of model.safetensors: the size of the header, the header, and all numbers in fp32, low
-// byte first. weights: a message of that type
-function modelFile(settings, { step, tensors, shapes }) {
-  const about = { ...settings.about, toytrans: settings.version, step };
+// The bytes of model.safetensors, as `toytrans export` writes it: the size of the header, the
+// header, and all numbers in fp32, low byte first. weights: a message of that type
+function modelFile(settings, { step, tensors, shapes, pairsUsed }) {
+  const about = { ...settings.about, toytrans: settings.version, step, pairs_used: pairsUsed };
   const header = { __metadata__: { format: "pt", toytrans: JSON.stringify(about) } };
   let end = 0;
   for (const [name, shape] of shapes) {

@@ -18,7 +18,9 @@
 //                                            how many validation pairs are right; seen and unseen
 //                                            are { alone, given, of } of sources that training has
 //                                            met and has not; lengths null = those of training
-//     weights { step, tensors, shapes }      numbers by the names of a checkpoint
+//     weights { step, tensors, shapes, pairsUsed }
+//                                            numbers by the names of a checkpoint; pairs of training
+//                                            that were dealt up to this step
 //     paused { step }, done { step, seconds }, failed { message }
 //
 // Weights and a count come by themselves at step 0 and at the end, counts some forty times between.
@@ -68,6 +70,7 @@ class Learning {
     this.learner.load(firstWeights(this.learner.parameters, seed));
     this.batches = trainingBatches(this.pairs);
     this.met = new Set();
+    this.pairsUsed = 0;
     this.losses = [];
     this.seconds = 0;
     this.countEvery = Math.max(FEWEST_STEPS_BETWEEN, Math.round(steps / COUNTS));
@@ -125,6 +128,7 @@ class Learning {
     const batch = this.batches.next().value;
     this.losses.push(this.learner.learn(batch, this.train));
     for (const { source } of batch.pairs) this.met.add(source.join());
+    this.pairsUsed += batch.pairs.length;
     if (!Number.isFinite(this.losses.at(-1))) {
       throw new Error(`the loss is not finite at step ${this.learner.step}`);
     }
@@ -143,8 +147,8 @@ class Learning {
   }
 
   tellWeights() {
-    const { step, parameters } = this.learner;
-    this.tell({ type: "weights", step, tensors: this.learner.weights(), shapes: parameters });
+    const { step, parameters: shapes } = this.learner, { pairsUsed } = this;
+    this.tell({ type: "weights", step, tensors: this.learner.weights(), shapes, pairsUsed });
   }
 
   count({ lengths = null, pads = 0, of = COUNTED_PAIRS, asked = false }) {
