@@ -189,24 +189,25 @@ OWN_SIZES = (
 """The numbers of their embeddings are no multiples of 16, in which torch draws them."""
 
 
+FIRST_WEIGHTS = """(chosen) => {
+  const parameters = parametersOf(learningSettings(payload, chosen).config.model, 13);
+  const weights = firstWeights(parameters, chosen.seed);
+  return parameters.flatMap(([name]) => [...weights[name]]);
+}"""
+
+
 @pytest.mark.parametrize("model", ["small", "textbook", *OWN_SIZES], ids=str)
 def test_first_weights_are_those_of_torch(js: Any, model: Any) -> None:
     chosen = chosen_of(seed=2**31 - 1 if model == "small" else 1, model=model)
     parameters = dict(trainer_of(settings_of(chosen)).model.named_parameters())
-    there = run(
+    names = run(
         js,
-        """(chosen) => {
-          const parameters = parametersOf(learningSettings(payload, chosen).config.model, 13);
-          const weights = firstWeights(parameters, chosen.seed);
-          return parameters.map(([name, shape]) => [name, shape, weights[name]]);
-        }""",
+        "(chosen) => parametersOf(learningSettings(payload, chosen).config.model, 13)",
         chosen,
     )
-    assert [name for name, _, _ in there] == list(parameters)
-    for name, shape, values in there:
-        assert shape == list(parameters[name].shape)
-        theirs = parameters[name].detach().flatten().numpy()
-        assert np.abs(np.array(values) - theirs).max() <= 1e-6, name
+    assert names == [[name, list(values.shape)] for name, values in parameters.items()]
+    theirs = np.concatenate([values.detach().flatten() for values in parameters.values()])
+    assert np.abs(np.array(run(js, FIRST_WEIGHTS, chosen)) - theirs).max() <= 1e-6
 
 
 # Gradients and steps ---------------------------------------------------------------------------
@@ -405,6 +406,61 @@ def test_the_other_kernels(js: Any) -> None:
           return said[0] === said[1] && said[0];
         }"""
     )
+
+
+# Counting --------------------------------------------------------------------------------------
+
+HALF_LEARNED = chosen_of("copy", model=TINY | {"n_decoder_layers": 1}, lengths=[1, 3])
+
+LEARN = """({ chosen, steps }) => {
+  const { config, seed } = learningSettings(payload, chosen);
+  const learner = learnerOf(chosen), stream = trainingBatches(new TaskPairs(config.data, seed));
+  learner.load(firstWeights(learner.parameters, seed));
+  for (let n = 0; n < steps; n++) learner.learn(stream.next().value, config.train);
+  return learner.parameters.map(([name]) => [...learner.weights()[name]]);
+}"""
+
+
+def half_learned(js: Any, off: str) -> tuple[dict[str, Any], str]:
+    """What was chosen, and weights that write some answers right and some wrong."""
+    chosen = HALF_LEARNED | {"learn": {off: False} if off else {}}
+    weights = run(js, LEARN, {"chosen": chosen, "steps": 200})
+    tensors = {str(n): torch.tensor(values) for n, values in enumerate(weights)}
+    return chosen, packed(tensors, "<f4")
+
+
+COUNTS = """({ chosen, text, pads }) => {
+  const { config, seed } = learningSettings(payload, chosen);
+  const learner = learnerOf(chosen, "fp64", text);
+  return byLength(new TaskPairs(config.data, seed).pairs("valid", 0, 60)).flatMap((pairs) =>
+    judgedPairs(learner, pairs, pads).map(({ alone, given }) => [alone, given]));
+}"""
+
+COUNTS_OF_MODEL = """({ chosen, text, pads }) => {
+  const { about, switches, config, seed } = learningSettings(payload, chosen);
+  const model = new Model(about, unpacked(text, "f4", parametersOf(config.model, 13)));
+  const padding = Array(pads).fill(PAD);
+  return byLength(new TaskPairs(config.data, seed).pairs("valid", 0, 60)).flat().map((pair) => {
+    const answer = idsOf(pair.target), labels = [...answer, EOS];
+    const encoded = model.encode([...idsOf(pair.source), EOS, ...padding], switches);
+    const written = model.greedy(encoded, switches, labels.length).map(({ id }) => id);
+    const { logits } = model.decode([BOS, ...answer, ...padding], encoded, switches);
+    const told = labels.map((_, t) => likeliest(rowOf(logits, t, 13)));
+    return [written.join() === labels.join(), told.join() === labels.join()];
+  });
+}"""
+"""By the model that keeps every step: each answer is written symbol by symbol."""
+
+
+@pytest.mark.parametrize("off", ["", "causal", "pad"])
+def test_counts_are_those_of_writing_symbol_by_symbol(js: Any, off: str) -> None:
+    chosen, text = half_learned(js, off)
+    for pads in (0, 2):
+        given = {"chosen": chosen, "text": text, "pads": pads}
+        counts = run(js, COUNTS, given)
+        assert counts == run(js, COUNTS_OF_MODEL, given)
+        assert off == "causal" or 0 < sum(alone for alone, _ in counts) < 60
+        assert 0 < sum(told for _, told in counts) < 60
 
 
 # A whole learning ------------------------------------------------------------------------------
