@@ -192,7 +192,7 @@ def of_one_more(tensor: Tensor) -> Tensor:
 @pytest.mark.parametrize(
     ("part", "change", "words"),
     [
-        ("weights", of_one_more, "in the model of resolved.yaml"),
+        ("weights", of_one_more, "in the model of the config"),
         ("weights", lambda tensor: tensor * float("nan"), "NaN or infinity"),
         ("weights", None, "is missing"),
         ("surplus", lambda _: torch.zeros(2), "tensor surplus"),

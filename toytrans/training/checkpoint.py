@@ -276,6 +276,7 @@ def load_checkpoint(run: Path, step: int) -> tuple[Progress, Tensors]:
             raise ValueError("cut short or changed (wrong checksum)")
         progress, tensors = _progress_in(io.BytesIO(raw), step), safetensors.torch.load(raw)
         if is_saved_model(run):
+            tensors.pop("positions.fixed", None)  # places that a model draws anew
             tensors = {f"weights/{name}": tensor for name, tensor in tensors.items()}
         for name, tensor in tensors.items():
             if tensor.is_floating_point() and not bool(tensor.isfinite().all()):
@@ -410,7 +411,7 @@ def copy_into(ours: Tensors, theirs: Tensors) -> None:
         )
         if have != want:
             raise ValueError(
-                f"tensor {name} is {have}, in the model of resolved.yaml {want}: the two do not "
+                f"tensor {name} is {have}, in the model of the config {want}: the two do not "
                 "belong together"
             )
     with torch.no_grad():
