@@ -93,6 +93,12 @@ def config_of(task: str = "copy", **sections: dict) -> Settings:
     return resolve(config)
 
 
+def config_of_files(files: dict, model: dict | None = None, **data: Any) -> Settings:
+    """The settings of a small config that reads files. files: the section data.files."""
+    none = {"task": None, "symbols": None, "train_length": None}
+    return config_of(data={**none, "files": files, **data}, model=model or {})
+
+
 TINY: dict[str, dict] = {
     "data": {"task": "copy", "symbols": 5, "train_length": [1, 4], "batch_tokens": 128}
     | {"valid_examples": 9, "test_examples": 9},

@@ -63,7 +63,7 @@ def test_bad_configs_and_data_are_named_before_anything_is_written(refused):
     ("files", "words", "fragments"),
     [
         ({"s.txt": b"1 2\n1 x\n", "t.txt": b"1\n1\n"}, "", ("s.txt:2", "symbol 'x'")),
-        ({"p.txt": b"1\t1\n"}, "", ("p.txt: the ending", ".tsv or .jsonl")),
+        ({"p.txt": b"1\t1\n"}, "", ("p.txt: the ending", ".tsv, .csv and .jsonl do")),
         ({"a": b"1\n", "b": b"1\n", "c": b"1\n"}, "", ("3 times --pairs",)),
         ({"s.txt": b"1\n", "t.txt": b"1\n"}, "--lengths 3:9", ("lengths 3:9", "no source")),
     ],

@@ -54,7 +54,11 @@ EXPECTED = {
 }
 """What the output of some commands must hold, beside what pages show."""
 
-FINDING = ("toytrans doctor runs/exercise", "toytrans check runs/exercise")
+FINDING = (
+    "toytrans doctor runs/exercise",
+    "toytrans check runs/exercise",
+    "toytrans doctor runs/third",  # it has hardly been trained
+)
 """Commands that find what is wrong with a broken run, and say so by their exit code."""
 
 

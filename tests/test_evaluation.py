@@ -10,14 +10,15 @@ from torch.nn import functional as F
 from toytrans import evaluation
 from toytrans.data.batches import make_batch
 from toytrans.data.open import open_dataset
-from toytrans.data.pairs import DataFacts
+from toytrans.data.pairs import DataFacts, Pairs
 from toytrans.data.selection import Selection, pairs_of_split, trained_lengths
 from toytrans.errors import UserError
 from toytrans.evaluation import evaluate, first_of_each, translate
 from toytrans.model.decoding import search
+from toytrans.outputs import Outputs
 from toytrans.score_tables import LengthGroup, group_lengths
 from toytrans.scores import Scores, wilson_interval
-from toytrans.tokens import EOS_ID
+from toytrans.tokens import BOS_ID, EOS_ID, FIRST_SYMBOL_ID, Vocabulary
 
 A, B, C = 5, 6, 7
 
@@ -87,13 +88,61 @@ def test_outputs_are_compared_place_by_place():
             [EOS_ID, 0, 0, 0, 0],
         ]
     )
-    columns = evaluation._compare(said, expected)
+    columns = evaluation._compare(said, expected, unknown=-1)
     found = {name: column.int().tolist() for name, column in columns.items()}
     assert found["free_exact"] == [1, 0, 0, 0, 0, 0, 0, 1]
     assert found["free_tokens"] == [4, 3, 1, 3, 3, 1, 0, 1]
     assert found["ended"] == [1, 1, 1, 1, 0, 0, 1, 1]
     assert found["surplus"] == [0, 0, -2, 1, 1, -2, -3, 0]
     assert found["first_error"] == [0, 2, 2, 4, 4, 1, 1, 0]
+
+
+def test_the_symbol_of_unknown_ones_is_never_right():
+    """Targets are what the model writes, so all is right; until one of their symbols is <unk>."""
+    model = model_of(VOCABULARY, positions="sinusoidal", tie_embeddings=False)
+    with torch.no_grad():
+        model.output.weight[EOS_ID] *= -3  # so that some outputs end
+    sources = open_dataset(config_of("copy")).pairs("test", torch.arange(300))
+    written = search(model, make_batch(sources, source_bos=False).src).tokens
+    ended = (written == EOS_ID).any(1)
+    target = written.where(written >= FIRST_SYMBOL_ID, 0)
+    length = (target > 0).sum(1)
+    pairs = Pairs(sources.src, sources.src_length, target, length).take(ended.nonzero()[:, 0])
+    most = int(pairs.tgt[pairs.tgt > 0].mode().values)
+    holds = (pairs.tgt == most).any(1)
+    assert holds.any() and not holds.all(), "both occur"
+    for unknown in ("", VOCABULARY.name(most)):
+        facts = DataFacts(Vocabulary(VOCABULARY.symbols, unknown=unknown), (0, 6))
+        columns = evaluate(model, pairs, facts).columns
+        right = ~holds if unknown else torch.ones_like(holds)
+        assert columns["free_exact"].bool().tolist() == right.tolist()
+        assert columns["forced_exact"].bool().tolist() == right.tolist()
+        wrong_tokens = (pairs.tgt == most).sum(1) if unknown else 0
+        assert columns["forced_tokens"].equal(pairs.tgt_length + 1 - wrong_tokens)
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("beam", [1, 3])
+def test_saved_scores_are_those_of_the_search(beam):
+    """Of beam search its own; of greedy search those of a beam of one, written out."""
+    model, facts = model_of(VOCABULARY, positions="sinusoidal"), DataFacts(VOCABULARY, (0, 6))
+    pairs = open_dataset(config_of("copy")).pairs("test", torch.arange(9))
+    saved = Outputs(model, VOCABULARY)
+    evaluate(model, pairs, facts, beam=beam, keep=saved)
+    assert sorted(saved.lines) == list(range(9))
+    for row, line in saved.lines.items():
+        src = make_batch(pairs.take(torch.tensor([row])), source_bos=False).src
+        found = search(model, src, beam=beam)
+        if found.score is None:
+            (ids,) = found.tokens.tolist()
+            logits = model(src, torch.tensor([[BOS_ID, *ids[:-1]]]))[0].double()
+            log_probs = logits.log_softmax(-1)[range(len(ids)), ids]
+            expected = float(log_probs.sum()) / len(ids)
+        else:
+            expected = float(found.score[0])
+        assert line["score"] == pytest.approx(expected, abs=1e-5)
+        assert line["output"].split() == VOCABULARY.decode(found.tokens[0].tolist())
+        assert line["source"].split() == VOCABULARY.decode(src[0].tolist())
 
 
 def test_a_summary_divides_once():

@@ -72,12 +72,20 @@ def how_to_install(*packages: str) -> str:
 
 
 class UnseenSymbol(UserError):
-    """A symbol that is not in the vocabulary. Callers that know file and line add them."""
+    """A symbol that is not in a vocabulary. Callers that know file and line add them."""
 
-    def __init__(self, symbol: str, known: int, example: str) -> None:
-        hint = f"known are {known} symbols such as {example!r}" if known else "it is empty"
-        more = f"; {HOW_TO_SEPARATE}" if "," in symbol else ""
-        super().__init__(f"symbol {symbol!r} is not in the vocabulary ({hint}){more}")
+    def __init__(self, symbol: str, known: Sequence[str]) -> None:
+        """known: the symbols of the vocabulary. `what` is the message without the remedy for what
+        was typed."""
+        hint = f"known are {len(known):,} symbols such as {known[0]!r}" if known else "it is empty"
+        self.what = f"symbol {symbol!r} is not in the vocabulary ({hint})"
+        remedy = ""
+        if "," in symbol:
+            remedy = f"; {HOW_TO_SEPARATE}"
+        elif len(symbol) > 1 and set(symbol) <= set(known) and set(map(len, known)) == {1}:
+            spaced = shortened(" ".join(symbol))
+            remedy = f"; each of its characters is a symbol: put spaces between them, {spaced!r}"
+        super().__init__(self.what + remedy)
 
 
 MEMORY_RAN_OUT = (

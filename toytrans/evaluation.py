@@ -5,6 +5,9 @@ outputs that equal the target through EOS.
 Teacher-forced: every token is predicted from the true tokens before it. Loss and token accuracy are
 measured this way.
 
+The symbol <unk>, which stands for symbols that training lacks, is never right: neither in an output
+nor as a prediction, whatever the target is.
+
 A greedy output is right exactly if every teacher-forced token is. Both ways therefore give the same
 exact match, up to rounding and to targets beyond the decoding limit.
 """
@@ -41,12 +44,15 @@ def evaluate(
     decode: int | None = None,
     side: Side = "src",
     follow: Follow | None = None,
+    keep: Callable[[Tensor, Batch, Tensor, Tensor], object] | None = None,
 ) -> Scores:
     """Score every pair teacher-forced, and decode some. The model is left as it was.
 
     decode: number of pairs of each length to decode; None = all.
     side: whose length counts.
     follow: called after each batch.
+    keep: given the indices (B,) of each batch that was decoded, the batch, the outputs (B, L), and
+        which of them are right (B,).
     """
     lengths = pairs.length(side)
     chosen = first_of_each(lengths, decode)
@@ -54,10 +60,11 @@ def evaluate(
     columns = {"length": lengths} | {name: torch.zeros_like(lengths) for name in names}
     columns["decoded"][chosen] = 1
     losses: dict[int, float] = {}
+    unknown = facts.vocabulary.unknown_id
     done, total = 0, len(pairs) + len(chosen)
     with _in_eval_mode(model):
         for batch, rows in _batches(model, pairs):
-            measured, row_losses = _score_forced(model, batch)
+            measured, row_losses = _score_forced(model, batch, unknown)
             for name, column in measured.items():
                 columns[name][rows] = column.long()
             _add_by_length(losses, lengths[rows], row_losses)
@@ -66,8 +73,11 @@ def evaluate(
                 follow(done, total)
         for batch, rows in _batches(model, pairs.take(chosen)):
             tokens = search(model, batch.src, beam=beam, target_growth=facts.target_growth).tokens
-            for name, column in _compare(tokens, batch.tgt_out).items():
+            measured = _compare(tokens, batch.tgt_out, unknown)
+            for name, column in measured.items():
                 columns[name][chosen[rows]] = column.long()
+            if keep:
+                keep(chosen[rows], batch, tokens, measured["free_exact"])
             done += len(rows)
             if follow:
                 follow(done, total)
@@ -118,32 +128,37 @@ def _batches(model: Seq2Seq, pairs: Pairs) -> Iterator[tuple[Batch, Tensor]]:
         yield batch.to(device), rows
 
 
-def _score_forced(model: Seq2Seq, batch: Batch) -> tuple[Columns, Tensor]:
-    """The teacher-forced columns of a batch, (B,) each, and the loss (B,) of each row in nats."""
+def _score_forced(model: Seq2Seq, batch: Batch, unknown: int) -> tuple[Columns, Tensor]:
+    """The teacher-forced columns of a batch, (B,) each, and the loss (B,) of each row in nats.
+
+    unknown: the id that is never right.
+    """
     logits = model(batch.src, batch.tgt_in)
     real = batch.tgt_out != PAD_ID
+    labels = batch.tgt_out.masked_fill(batch.tgt_out == unknown, -1)  # no prediction is -1
     losses = F.cross_entropy(
         logits.transpose(1, 2), batch.tgt_out, ignore_index=PAD_ID, reduction="none"
     )
     greedy = logits[..., EOS_ID:].argmax(-1) + EOS_ID  # decoding never emits PAD or BOS
     columns = {
         "tokens": real.sum(1).cpu(),
-        "forced_tokens": ((logits.argmax(-1) == batch.tgt_out) & real).sum(1).cpu(),
-        "forced_exact": ((greedy == batch.tgt_out) | ~real).all(1).cpu(),
+        "forced_tokens": ((logits.argmax(-1) == labels) & real).sum(1).cpu(),
+        "forced_exact": ((greedy == labels) | ~real).all(1).cpu(),
     }
     return columns, losses.cpu().double().sum(1)
 
 
-def _compare(tokens: Tensor, expected: Tensor) -> Columns:
+def _compare(tokens: Tensor, expected: Tensor, unknown: int) -> Columns:
     """The free-running columns of a batch, (B,) each.
 
     tokens (B, L), expected (B, T): outputs and targets, PAD after their ends.
+    unknown: the id that is never right.
     """
     tokens, expected = tokens.cpu(), expected.cpu()
     width = max(tokens.shape[1], expected.shape[1])
     tokens = F.pad(tokens, (0, width - tokens.shape[1]), value=PAD_ID)
     expected = F.pad(expected, (0, width - expected.shape[1]), value=PAD_ID)
-    same, real = tokens == expected, expected != PAD_ID
+    same, real = (tokens == expected) & (tokens != unknown), expected != PAD_ID
     exact = same.all(1)
     return {
         "free_tokens": (same & real).sum(1),

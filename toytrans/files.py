@@ -1,31 +1,21 @@
-"""Files: bounded reads of what may be hostile, JSON and CSV, and the one writer.
+"""Files: bounded reads of what may be hostile, JSON, and the one writer.
 
 No pipe or device is read, and nothing larger than expected. A file is written as a draft beside it,
 `.toytrans-HEX.draft`, and then gets its name: a crash leaves the old file or the new one.
 """
 
 import contextlib
-import csv
-import io
 import json
 import math
 import os
 import shutil
 import stat
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator
 from io import BufferedReader
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, BinaryIO, TypeVar
+from typing import Any, BinaryIO
 
 from toytrans.errors import UserError
-
-if TYPE_CHECKING:
-    from pydantic import BaseModel
-
-Document = TypeVar("Document", bound="BaseModel")
-
-FORMULA = ("=", "+", "-", "@", "\t", "\r", "\n")
-"""How text begins that a spreadsheet takes for a formula."""
 
 
 class Unreadable(UserError):
@@ -71,40 +61,6 @@ def read_named(path: Path | str, most_bytes: int, *, kind: str = "file") -> byte
         raise UserError(f"{path}: cannot be read ({error.strerror})") from None
     except ValueError as error:
         raise UserError(f"{str(path)!r}: not a file name ({error})") from None
-
-
-def read_json(
-    path: Path, kind: type[Document], otherwise: str, *, most_bytes: int = 2**24
-) -> Document | None:
-    """The JSON document in a file; None if there is no such file.
-
-    otherwise: what a file of another shape is, and the remedy: "not a board; move it away".
-    Raises Unreadable: the path and `otherwise`, or why the file cannot be read and the remedy.
-    """
-    from pydantic import ValidationError  # a help page does not wait for it
-
-    try:
-        return kind.model_validate_json(read_whole(path, most_bytes))
-    except FileNotFoundError:
-        return None
-    except OSError as error:
-        remedy = otherwise.partition("; ")[2]
-        raise Unreadable(f"{path}: cannot be read ({error.strerror}); {remedy}") from None
-    except (Unreadable, ValidationError):
-        raise Unreadable(f"{path}: {otherwise}") from None
-
-
-def csv_bytes(rows: Iterable[Sequence[Any]]) -> bytes:
-    """Rows as CSV; a name in them that is no UTF-8 gets its own bytes again.
-
-    Text that a spreadsheet would take for a formula begins with an apostrophe.
-    """
-    text = io.StringIO()
-    writer = csv.writer(text, lineterminator="\r\n")  # so a return in a cell is quoted too
-    for row in rows:
-        is_formula = [isinstance(cell, str) and cell.startswith(FORMULA) for cell in row]
-        writer.writerow([f"'{c}" if f else c for c, f in zip(row, is_formula, strict=True)])
-    return text.getvalue().replace("\r\n", "\n").encode(errors="surrogateescape")
 
 
 def json_text(value: Any, indent: int | None = None) -> str:

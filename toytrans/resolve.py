@@ -102,6 +102,9 @@ def _check_places(model: ModelConfig, scheme: type[Positions]) -> None:
 def _data(data: DataConfig, model: ModelSettings) -> DataSettings:
     """The section `data` with what follows from its task. Raises BadKey."""
     if data.task is None:
+        for key in ("symbols", "train_length", "valid_length", "test_length"):
+            if getattr(data, key) is not None:
+                raise BadKey(f"data.{key}", "belongs to data.task, not to data.files")
         return DataSettings.model_validate(fill_missing(data, {}))
     task = task_of(data)
     if data.symbols is not None and data.symbols < task.fewest_symbols:

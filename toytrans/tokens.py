@@ -16,19 +16,21 @@ FIRST_SYMBOL_ID = len(SPECIALS)
 class Vocabulary:
     """Symbols and their ids, shared by source and target: symbol number k has id k + 3.
 
-    `separators` are the symbols at which the anchored positions start to count anew.
+    separators: the symbols at which the anchored positions start to count anew.
+    unknown: the symbol as which all others are read; empty where others are an error.
     """
 
     symbols: tuple[str, ...]
     separators: tuple[str, ...] = ()
+    unknown: str = ""
     _ids: dict[str, int] = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
         ids = {symbol: FIRST_SYMBOL_ID + k for k, symbol in enumerate(self.symbols)}
         if len(ids) != len(self.symbols):
             raise UserError("a vocabulary holds the same symbol twice")
-        if unknown := set(self.separators) - set(ids):
-            raise UserError(f"separators {sorted(unknown)} are not symbols of the vocabulary")
+        if missing := {*self.separators, self.unknown} - {"", *ids}:
+            raise UserError(f"{sorted(missing)} are not symbols of the vocabulary")
         object.__setattr__(self, "_ids", ids)
 
     def __len__(self) -> int:
@@ -39,13 +41,19 @@ class Vocabulary:
     def separator_ids(self) -> tuple[int, ...]:
         return tuple(self._ids[symbol] for symbol in self.separators)
 
+    @property
+    def unknown_id(self) -> int:
+        """The id of the symbol that stands for all others; -1, which no id is, without one."""
+        return self._ids.get(self.unknown, -1)
+
     def encode(self, symbols: Iterable[str]) -> list[int]:
         """Ids of the symbols, without specials. Raises UnseenSymbol."""
+        if self.unknown:
+            return [self._ids.get(symbol, self.unknown_id) for symbol in symbols]
         try:
             return [self._ids[symbol] for symbol in symbols]
         except KeyError as error:
-            example = self.symbols[0] if self.symbols else ""
-            raise UnseenSymbol(error.args[0], len(self.symbols), example) from None
+            raise UnseenSymbol(error.args[0], self.symbols) from None
 
     def decode(self, ids: Iterable[int]) -> list[str]:
         """Symbols up to the first EOS; special ids are left out."""
@@ -64,11 +72,16 @@ class Vocabulary:
         return self.symbols[token_id - FIRST_SYMBOL_ID]
 
 
-def vocabulary_of(sequences: Iterable[Sequence[str]]) -> Vocabulary:
-    """The symbols that occur: whole numbers in order of value, then words in order of letters."""
-    seen = {symbol for sequence in sequences for symbol in sequence}
+def vocabulary_of(sequences: Iterable[Sequence[str]], unknown: str = "") -> Vocabulary:
+    """The symbols that occur: whole numbers in order of value, then words in order of letters.
+
+    unknown: a symbol for all others, which then comes first.
+    """
+    seen = {symbol for sequence in sequences for symbol in sequence} - {unknown}
     numbers = {symbol for symbol in seen if symbol.isascii() and symbol.isdigit()}
-    return Vocabulary((*sorted(numbers, key=_by_value), *sorted(seen - numbers)))
+    first = (unknown,) if unknown else ()
+    symbols = (*first, *sorted(numbers, key=_by_value), *sorted(seen - numbers))
+    return Vocabulary(symbols, unknown=unknown)
 
 
 def _by_value(digits: str) -> tuple[int, str, int]:

@@ -50,3 +50,33 @@ def test_lengths_may_be_those_of_targets(here: Path, command: Command, refused):
     assert "no target of such a length" in refused(*by_target, "--lengths", "20:30")
     Path("train.tsv").unlink()
     assert "train.tsv" in refused(*by_target)
+
+
+def test_every_output_can_be_saved(here: Path, command: Command, refused):
+    """In the order of the pairs, with what `translate` says of each source, and its score."""
+    rows = [(f"w{a}", " ".join(["x", "y"] * a)) for a in range(1, 7)]
+    Path("a.tsv").write_text("".join(f"{s}\t{t}\n" for s, t in rows))
+    files = {"train": "a.tsv", "valid": "a.tsv"}
+    Path("c.yaml").write_text(tiny_yaml(data={"files": files}, train={"max_steps": 40, "lr": 0.02}))
+    trained = command("train", "c.yaml", "--out", "r")
+    (measure,) = re.findall(r"toytrans (eval r.*)", trained.out)
+    assert command(*measure.split()).code == 0, "what is printed as next works without test data"
+    assert "measure --split valid or --pairs FILE" in refused("eval", "r")
+
+    given = ("eval", "r", "--split", "valid")
+    measured = json.loads(command(*given, "--save", "o.jsonl", "--json").out)
+    saved = [json.loads(line) for line in Path("o.jsonl").read_text().splitlines()]
+    assert [(line["source"], line["target"]) for line in saved] == rows
+    outputs = command("translate", "r", *(line["source"] for line in saved)).out.splitlines()
+    assert [line["output"] for line in saved] == outputs
+    assert [line["right"] for line in saved] == [
+        line["output"] == t for line, (_, t) in zip(saved, rows, strict=True)
+    ]
+    assert sum(line["right"] for line in saved) == round(measured["exact_match"] * len(rows))
+    assert all(line["score"] < 0 for line in saved)
+
+    command(*given, "--save", "some.jsonl", "--lengths", "1:1", "--decode", "2")
+    assert len(Path("some.jsonl").read_text().splitlines()) == 2
+    assert "exists already" in refused(*given, "--save", "o.jsonl")
+    assert command("train", "c.yaml", "--out", "s").code == 0
+    assert "name one" in refused("eval", "r", "s", "--split", "valid", "--save", "n.jsonl")

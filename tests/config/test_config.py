@@ -144,7 +144,7 @@ def test_written_yaml_reads_back_equal(tmp_path, values):
         ("- data\n- model\n", ("run.yaml", "a list at the top", "data:")),
         (FILES + "{valid: a.tsv}", ("run.yaml:3", "data.files.train", "missing")),
         (FILES + "{train: [a, b, c]}", ("run.yaml:3", "files.train", "['a', 'b', 'c']", "two")),
-        (FILES + "{train: a, format: csv}", ("run.yaml:3", "format", "'csv'; did you mean tsv?")),
+        (FILES + "{train: a, format: tvs}", ("run.yaml:3", "format", "'tvs'; did you mean tsv?")),
         (
             PLAIN.replace("[1, 25]", "[one, 25]"),
             ("run.yaml:5: data.train_length.0", "'one'", "whole number"),
@@ -229,7 +229,7 @@ GAPS = ("model.random_positions=true", "model.max_positions=100")  # room for a 
         # twice 256 symbols are 512, and BOS comes before them
         ([TABLE, "data.task=duplicate", "data.test_length=[1, 256]"], ("256", "255", "512")),
         (["train.warmup_steps=1001"], ("train.warmup_steps: 1001", "train.max_steps 1000")),
-        (["data.files={train: a.tsv}"], ("data", "task and files exclude each other")),
+        (["data.files={train: a.tsv}"], ("data", "task and files at once")),
         (["model.max_positions=100"], ("model.max_positions", "positions: learned")),
         (["data.task=addition", "data.train_length=[1, 2]"], ("data.train_length", "3 or more")),
         ([*GAPS, "data.train_length=[1, 25]"], ("data.train_length: 25", "the 24 that")),

@@ -1,75 +1,15 @@
-"""Pairs from files: formats, vocabulary, splits, empty sequences."""
+"""Pairs from files: vocabulary, splits, what is held out, unknown symbols."""
 
 import json
 from hashlib import sha256
 
 import pytest
 import torch
-from conftest import config_of
+from conftest import config_of, config_of_files
 
-from toytrans.data.files import read_pairs
 from toytrans.data.open import check_dataset, open_dataset
 from toytrans.data.pairs import all_pairs
 from toytrans.errors import UserError
-
-
-def sides(paths, format=None):
-    return [(pair.src, pair.tgt) for pair in read_pairs(paths, format)]
-
-
-PAIRS = [(["1", "2"], ["b", "a"]), ([], []), (["3"], ["c"])]
-
-
-def test_parallel_text_with_empty_lines_and_windows_line_ends(tmp_path):
-    src, tgt = tmp_path / "a.src", tmp_path / "a.tgt"
-    src.write_bytes("\ufeff1 2\r\n\r\n3".encode())
-    tgt.write_text("b a\n\nc\n")
-    assert sides((str(src), str(tgt))) == PAIRS
-
-
-@pytest.mark.parametrize(
-    ("name", "text", "format"),
-    [
-        ("a.tsv", "1 2\tb a\n\t\n3\tc\n", None),
-        (
-            "a.jsonl",  # numbers and words
-            '{"src": [1, 2], "tgt": ["b", "a"]}\n{"src": [], "tgt": []}\n'
-            '{"src": ["3"], "tgt": ["c"]}',
-            None,
-        ),
-        ("a.txt", "IN: 1 2 OUT: b a\nIN: OUT:\nIN: 3 OUT: c\n", "scan"),
-    ],
-)
-def test_pairs_of_one_file(tmp_path, name, text, format):
-    (tmp_path / name).write_text(text)
-    assert sides(str(tmp_path / name), format) == PAIRS
-
-
-@pytest.mark.parametrize(
-    ("name", "text", "says"),
-    [
-        ("a.tsv", "1 2\t3\n4 5\n", "a.tsv:2: no tab; expected source, tab, target"),
-        ("a.jsonl", "{}", 'a.jsonl:1: expected {"src": [...], "tgt": [...]}'),
-        ("a.jsonl", '{"src": [1.5], "tgt": []}', "src holds '1.5'"),
-        ("a.jsonl", "nonsense", "a.jsonl:1: not JSON"),
-        ("a.jsonl", '{"src": ["\\ud800"], "tgt": []}', "src holds half a character"),
-        ("a.txt", "1\t2\n", "the ending does not tell the format"),
-        ("a.tsv", "", "holds no pairs; write one on each line"),
-    ],
-)
-def test_what_does_not_fit_a_format_is_named_with_its_line(tmp_path, name, text, says):
-    path = tmp_path / name
-    path.write_text(text)
-    with pytest.raises(UserError) as error:
-        read_pairs(str(path))
-    assert says in str(error.value) and "\n" not in str(error.value)
-    with pytest.raises(UserError, match="is a directory; name a file"):
-        read_pairs(str(tmp_path))
-
-
-def config_of_files(files, model=None, **data):
-    none = {"task": None, "symbols": None, "train_length": None}
-    return config_of(data={**none, "files": files, **data}, model=model or {})
 
 
 def file_pairs(tmp_path, train, **others):
@@ -87,8 +27,12 @@ def test_the_vocabulary_comes_from_training_alone(tmp_path):
     )
     assert dataset.facts.vocabulary.symbols == ("1", "9", "10", "a")
     assert dataset.size("valid") == 1
-    with pytest.raises(UserError, match=r"test.jsonl:2: symbol '7' is not in the vocabulary"):
+    with pytest.raises(UserError) as error:
         dataset.size("test")
+    said = str(error.value)
+    assert "test.jsonl:2: symbol '7' is not in the vocabulary" in said
+    assert "1 of 2 pairs hold symbols that training lacks: '7'; " in said
+    assert "data.files.unknown: symbol" in said
 
 
 def test_decoding_may_grow_to_twice_what_training_targets_do(tmp_path):
@@ -169,7 +113,7 @@ def test_a_changed_training_file_is_noticed_where_it_matters(tmp_path):
         file.write('{"src": [1], "tgt": [2]}\n')
     again = open_dataset(config, facts)
     assert again.size("test") == 1
-    with pytest.raises(UserError, match="not the file that the run was trained on"):
+    with pytest.raises(UserError, match="train.jsonl: not what the run was trained on"):
         again.size("valid")
 
 

@@ -317,4 +317,4 @@ def test_a_config_with_a_model_of_ones_own(here: Path):
     config = config_of(model={"class": MODEL, "d_model": 33})  # which 2 heads do not divide
     assert config.model.max_positions is None
     assert config.model_dump()["model"]["class"] == f"{here}/{MODEL}"
-    assert not config.source_bos and config.model.cross_positions == "none"
+    assert not config.model.source_bos and config.model.cross_positions == "none"

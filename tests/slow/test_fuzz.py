@@ -187,15 +187,30 @@ WORST = st.sampled_from(
 LINES = {
     "text": ["1 2", "", "é + [red]"],
     "tsv": ["1 2\t2 1", "\t", "é\t\x1b[31m"],
+    "csv": ["1 2,2 1", ",", '"é, [red]","\n"'],
     "scan": ["IN: 1 2 OUT: 2 1", "IN: OUT:", "IN: é OUT: [red]"],
     "jsonl": ['{"src": [1, 2], "tgt": ["2", 1]}', '{"src": [], "tgt": ["é"]}'],
 }
 
 
+KEYS_OF_FILES = st.fixed_dictionaries(
+    {},
+    optional={
+        "columns": st.sampled_from([[1, 2], [2, 1], [1, 3]]),
+        "header": st.booleans(),
+        "fields": st.sampled_from([["src", "tgt"], ["tgt.a", "src"]]),
+        "split": st.sampled_from(["blanks", "characters"]),
+        "unknown": st.sampled_from(["error", "symbol"]),
+        "min_frequency": st.integers(1, 3),
+    },
+)
+"""Keys below data.files, of which some do not belong to a format."""
+
+
 @st.composite
-def files(draw: st.DrawFn) -> tuple[FormatName, bytes, bytes]:
-    """A format and the bytes of two files in it, the second for the targets of `text`; half of them
-    with something in it that does not belong there."""
+def files(draw: st.DrawFn) -> tuple[dict[str, object], bytes, bytes]:
+    """Keys with a format, and the bytes of two files in it, the second for the targets of `text`;
+    half of them with something in it that does not belong there."""
     name: FormatName = draw(st.sampled_from(get_args(FormatName)))
     count = draw(st.integers(1, 9))
     lines = st.lists(st.sampled_from(LINES[name]), min_size=count, max_size=count)
@@ -206,16 +221,17 @@ def files(draw: st.DrawFn) -> tuple[FormatName, bytes, bytes]:
         texts[side] = texts[side][:at] + draw(WORST | st.text(max_size=4)) + texts[side][at:]
     src, tgt = (text.encode("utf-8", "surrogatepass") for text in texts)
     junk = st.sampled_from([b"", b"", b"", b"\xef\xbb\xbf", b"\xff\xfe"]) | st.binary(max_size=40)
-    return name, draw(junk) + src, tgt
+    more = draw(st.just({}) | KEYS_OF_FILES)
+    return {"format": name, **more}, draw(junk) + src, tgt
 
 
 def test_random_data_files(ask: Ask) -> None:
-    def check(case: tuple[FormatName, bytes, bytes]) -> int:
-        name, src, tgt = case
+    def check(case: tuple[dict[str, object], bytes, bytes]) -> int:
+        keys, src, tgt = case
         Path("case.src").write_bytes(src)
         Path("case.tgt").write_bytes(tgt)
-        train = ["case.src", "case.tgt"] if name == "text" else "case.src"
-        data = {"files": {"train": train, "format": name}}
+        train = ["case.src", "case.tgt"] if keys["format"] == "text" else "case.src"
+        data = {"files": {"train": train, **keys}}
         Path("files.yaml").write_text(tiny_yaml(data=data, train={"max_steps": 0}))
         shutil.rmtree("case", ignore_errors=True)
         return ask("train", "files.yaml", "--out", "case")

@@ -1,7 +1,5 @@
 """What several commands share: parameters, and the table of what was measured."""
 
-import os
-import re
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -10,7 +8,7 @@ import typer
 
 from toytrans.cli.terminal import note, plain, print_table
 from toytrans.config.faults import FAULTS, fault_remark, openly_named_fault
-from toytrans.errors import UserError, share
+from toytrans.errors import share
 
 if TYPE_CHECKING:
     from toytrans.scores import Scores, Summary
@@ -30,9 +28,6 @@ Overrides = Annotated[
     list[str] | None,
     typer.Option("--set", metavar="KEY=VALUE", help="Change a config key, say train.lr=1e-3."),
 ]
-Lengths = Annotated[
-    str | None, typer.Option(metavar="FROM:TO", help="Lengths to measure, say 1:400.")
-]
 Break = Annotated[
     str | None,
     typer.Option(
@@ -45,56 +40,15 @@ Break = Annotated[
 RunArgument = Annotated[
     Path | None, typer.Argument(metavar="RUN", help="A run directory.", show_default=False)
 ]
-RunAndSequences = Annotated[
-    list[str] | None,
-    typer.Argument(
-        metavar="[RUN] SEQUENCE",
-        help='Sequences such as "5 7 9" (default: a few pairs of the run). A RUN may come first.',
-    ),
-]
 RunsArgument = Annotated[
     list[Path] | None,
     typer.Argument(
         metavar="RUN", help="Run directories, or folders of them. Default: the newest run."
     ),
 ]
-OfConfig = Annotated[
-    Path | None,
-    typer.Option(
-        "--config", metavar="CONFIG", help="Take the training pairs and fresh weights of a config."
-    ),
-]
 TrustCode = Annotated[
     bool, rare("--trust-code", help="Run the code that a run names: its task, say.")
 ]
-
-
-def run_and_sequences(arguments: list[str] | None) -> tuple[Path | None, list[str]]:
-    """The run, which may be the first argument, and the sequences.
-
-    The first argument is a run if it is a directory with a config.yaml, or written as a path, with
-    a slash and no space.
-    """
-    sequences = arguments or []
-    first = sequences[0] if sequences else ""
-    is_path = os.path.basename(first) != first and not re.search(r"\s", first)
-    if is_path or os.path.isfile(os.path.join(first or os.devnull, "config.yaml")):
-        return Path(first), sequences[1:]
-    return None, sequences
-
-
-def span_of(option: str, text: str | None, example: str) -> tuple[int, int] | None:
-    """The ends of FROM:TO, which one number stands for too; None where it is not given.
-
-    example: of a right one, for the UserError of another.
-    """
-    if text is None:
-        return None
-    match = re.fullmatch(r"(\d{1,10})(?::(\d{1,10}))?", text)
-    low, high = (int(match[1]), int(match[2] or match[1])) if match else (1, 0)
-    if low > high or high >= 2**31:
-        raise UserError(f"{option} {text}: write them as FROM:TO, say {example}, or as one number")
-    return low, high
 
 
 def warn_of_fault(fault: str | None) -> None:

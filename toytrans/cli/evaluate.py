@@ -1,6 +1,7 @@
 """`toytrans eval`: one run measured, or several compared."""
 
 import os
+import re
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Annotated, Literal, get_args
@@ -12,22 +13,22 @@ from toytrans.cli.common import (
     Checkpoint,
     Device,
     Labelled,
-    Lengths,
     RunsArgument,
     TrustCode,
     parts_of,
     print_parts,
     print_summaries,
     rare,
-    span_of,
 )
 from toytrans.cli.new_files import check_new, check_plot, write_new
 from toytrans.cli.runs import newest, open_run
 from toytrans.cli.terminal import Bar, note, output, plain, print_table
 from toytrans.config.faults import fault_remark
 from toytrans.data.pairs import Split
+from toytrans.documents import csv_bytes
 from toytrans.errors import UserError
-from toytrans.files import csv_bytes, json_text
+from toytrans.files import json_text
+from toytrans.outputs import Outputs
 from toytrans.score_tables import group_lengths
 from toytrans.scores import Scores
 from toytrans.sweeps.comparison import Comparison, compare, of_one
@@ -48,6 +49,9 @@ Pairs = Annotated[
         "then one of targets, one a line.",
     ),
 ]
+Lengths = Annotated[
+    str | None, typer.Option(metavar="FROM:TO", help="Lengths to measure, say 1:400.")
+]
 LengthOf = Annotated[Literal["src", "tgt"], rare(help="Whether lengths are of sources or targets.")]
 Examples = Annotated[
     int | None,
@@ -67,6 +71,13 @@ MetricOption = Annotated[
 Csv = Annotated[
     Path | None, rare(metavar="FILE", help="Write a row for each run, length and metric.")
 ]
+Save = Annotated[
+    Path | None,
+    rare(
+        metavar="FILE.jsonl",
+        help="Write source, target, output, right and score of each pair that is decoded.",
+    ),
+]
 Plot = Annotated[
     Path | None, typer.Option(metavar="FILE", help="Draw the metric as a .png or .svg.")
 ]
@@ -83,6 +94,7 @@ def evaluate(
     beam: Beam = 1,
     metric: MetricOption = "exact_match",
     csv: Csv = None,
+    save: Save = None,
     plot: Plot = None,
     checkpoint: Checkpoint = "best",
     device: Device = "auto",
@@ -100,18 +112,25 @@ def evaluate(
     if pairs and len(pairs) > 2:
         raise UserError(f"{len(pairs)} times --pairs: give a file of pairs, or sources and targets")
     check_new(csv)
+    check_new(save)
     check_plot(plot)
     wanted = of_lengths(span, examples).model_copy(update={"decode": decode, "side": length_of})
     files = None if not pairs else (pairs[0], pairs[1]) if pairs[1:] else pairs[0]
     scores: dict[Path, Scores] = {}
+    outputs: Outputs | None = None
 
     def take(path: Path, wanted: Measure) -> Result:
+        nonlocal outputs
         run = open_run(path, trust_code, checkpoint, device)
-        scores[path] = _measured(run, files or split, wanted, beam)
+        if save:
+            outputs = Outputs(run.model, run.vocabulary)
+        scores[path] = _measured(run, files or split, wanted, beam, outputs)
         return result_of(run, scores[path], wanted)
 
     named = list({os.path.abspath(path): path for path in paths or [newest()]}.values())
     alone = len(named) == 1 and is_run(named[0])
+    if save and not alone:
+        raise UserError("--save writes the outputs of one run; name one")
     if alone:
         compared = of_one(Run.open(named[0]), take(named[0], wanted), metric)
     else:
@@ -119,6 +138,9 @@ def evaluate(
         about = f"{how}{'given' if files else split} pairs"
         compared = _beside(named, metric, wanted, take, about)
     _write(compared, csv, plot)
+    if save and outputs:
+        write_new(save, outputs.as_jsonl())
+        note(f"wrote {save}: {len(outputs.lines):,} pairs")
     if as_json:
         print(json_text((scores[named[0]] if alone else compared).to_dict()))
     elif alone:
@@ -129,8 +151,26 @@ def evaluate(
         raise typer.Exit(1)
 
 
+def span_of(option: str, text: str | None, example: str) -> tuple[int, int] | None:
+    """The ends of FROM:TO, which one number stands for too; None where it is not given.
+
+    example: of a right one, for the UserError of another.
+    """
+    if text is None:
+        return None
+    match = re.fullmatch(r"(\d{1,10})(?::(\d{1,10}))?", text)
+    low, high = (int(match[1]), int(match[2] or match[1])) if match else (1, 0)
+    if low > high or high >= 2**31:
+        raise UserError(f"{option} {text}: write them as FROM:TO, say {example}, or as one number")
+    return low, high
+
+
 def _measured(
-    run: Run, pairs_of: Split | Path | tuple[Path, Path], wanted: Measure, beam: int
+    run: Run,
+    pairs_of: Split | Path | tuple[Path, Path],
+    wanted: Measure,
+    beam: int,
+    outputs: Outputs | None,
 ) -> Scores:
     """The scores of a run, below a bar."""
     with Bar(delay=2) as bar:
@@ -138,7 +178,7 @@ def _measured(
         def follow(done: int, total: int) -> None:
             bar.show(done / total, str(run.path))
 
-        return run.measure(pairs_of, wanted.selection, wanted.decode, beam, follow)
+        return run.measure(pairs_of, wanted.selection, wanted.decode, beam, follow, outputs)
 
 
 def _beside(

@@ -10,10 +10,10 @@ import typer
 from toytrans.cli.explain import print_card
 from toytrans.cli.new_files import check_new, write_new
 from toytrans.cli.terminal import note, output, plain, print_table
+from toytrans.documents import csv_bytes
 from toytrans.errors import listed
 from toytrans.exercises import exercise as exercises
 from toytrans.exercises import results
-from toytrans.files import csv_bytes
 from toytrans.report.page import Grid, Section
 from toytrans.report.page import page as page_of
 

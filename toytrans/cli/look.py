@@ -12,7 +12,6 @@ from rich.text import Text
 from toytrans.cli.common import (
     AsJson,
     Device,
-    OfConfig,
     RunArgument,
     TrustCode,
     warn_of_fault,
@@ -63,6 +62,12 @@ Sources = Annotated[
 ]
 Targets = Annotated[
     list[str] | None, typer.Option("--tgt", metavar="SEQUENCE", help="The target of each --src.")
+]
+OfConfig = Annotated[
+    Path | None,
+    typer.Option(
+        "--config", metavar="CONFIG", help="Take the training pairs and fresh weights of a config."
+    ),
 ]
 Panel = Annotated[
     str | None,

@@ -1,6 +1,7 @@
 """`toytrans runs`, `translate`, `report` and `export`: which runs there are, and their use."""
 
 import os
+import re
 import sys
 from collections.abc import Iterator
 from dataclasses import asdict
@@ -19,7 +20,6 @@ from toytrans.cli.common import (
     RunArgument,
     RunsArgument,
     TrustCode,
-    run_and_sequences,
     warn_of_fault,
 )
 from toytrans.cli.new_files import check_new, free_name, write_new
@@ -72,6 +72,20 @@ def newest() -> Path:
     rest = Run.open(path).unfinished
     note(f"run: {path}, the newest" + (f"; training is unfinished: {rest}" if rest else ""))
     return path
+
+
+def run_and_sequences(arguments: list[str] | None) -> tuple[Path | None, list[str]]:
+    """The run, which may be the first argument, and the sequences.
+
+    The first argument is a run if it is a directory with a config.yaml, or written as a path, with
+    a slash and no space.
+    """
+    sequences = arguments or []
+    first = sequences[0] if sequences else ""
+    is_path = os.path.basename(first) != first and not re.search(r"\s", first)
+    if is_path or os.path.isfile(os.path.join(first or os.devnull, "config.yaml")):
+        return Path(first), sequences[1:]
+    return None, sequences
 
 
 # The commands ----------------------------------------------------------------------------------

@@ -7,8 +7,8 @@ from typing import Annotated, Literal
 
 import typer
 
-from toytrans.cli.common import AsJson, Lengths, span_of
-from toytrans.cli.evaluate import MetricOption, print_comparison
+from toytrans.cli.common import AsJson
+from toytrans.cli.evaluate import Lengths, MetricOption, print_comparison, span_of
 from toytrans.cli.terminal import Bar, note, output, print_table
 from toytrans.config.load import load_config
 from toytrans.errors import UserError, share

@@ -17,14 +17,11 @@ from rich.text import Text
 from toytrans.cli.common import (
     AsJson,
     Device,
-    OfConfig,
-    RunAndSequences,
     TrustCode,
-    run_and_sequences,
 )
-from toytrans.cli.look import Panel, batch_of
+from toytrans.cli.look import OfConfig, Panel, batch_of
 from toytrans.cli.new_files import check_plot, write_new
-from toytrans.cli.runs import newest
+from toytrans.cli.runs import newest, run_and_sequences
 from toytrans.cli.tables import (
     LONGEST,
     MARKS,
@@ -49,6 +46,13 @@ from toytrans.tokens import PAD_ID, SPECIALS
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
+RunAndSequences = Annotated[
+    list[str] | None,
+    typer.Argument(
+        metavar="[RUN] SEQUENCE",
+        help='Sequences such as "5 7 9" (default: a few pairs of the run). A RUN may come first.',
+    ),
+]
 SHADES = {0.05: ("░", "blue"), 0.25: ("▒", "cyan"), 0.5: ("▓", "magenta"), 0.75: ("█", "bold")}
 """The block and the colour of a cell from a weight on; below the first it is blank."""
 

@@ -122,8 +122,9 @@ def _train(config: Config, name: str, out: Path | None, resume: bool, logged: bo
         step = trainer.take_best()
         pairs = _measured_pairs(trainer)
         _print_scores(trainer, step, pairs)
-        example = _print_translations(trainer, pairs["test" if "test" in pairs else "valid"])
-        _print_next(trainer, trainer.writer.path, example)
+        split: Split = "test" if "test" in pairs else "valid"
+        example = _print_translations(trainer, pairs[split])
+        _print_next(trainer, trainer.writer.path, split, example)
 
 
 def _follow(trainer: "Trainer", run: Path, logged: bool) -> None:
@@ -220,13 +221,14 @@ def _print_translations(trainer: "Trainer", pairs: "Pairs") -> str:
     return " ".join(longest)
 
 
-def _print_next(trainer: "Trainer", run: Path, example: str) -> None:
-    """The run directory, and the next commands. example: a source."""
+def _print_next(trainer: "Trainer", run: Path, split: "Split", example: str) -> None:
+    """The run directory, and the next commands. split: what eval measures. example: a source."""
     console, settings = output(), trainer.settings
     where = shlex.quote(str(run))
     if not all(map(is_shipped, settings.references.values())):
         where = f"{where} --trust-code"
-    commands = [f"eval {where}", f"translate {where} {shlex.quote(example)}", f"check {where}"]
+    measure = f"eval {where}" + " --split valid" * (split == "valid")
+    commands = [measure, f"translate {where} {shlex.quote(example)}", f"check {where}"]
     if settings.model.class_ is None:  # the layers of others are not known
         commands.insert(2, f"inspect-masks {where}")
     console.print("[bold]run[/bold]", plain(str(run)))

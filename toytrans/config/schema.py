@@ -80,7 +80,7 @@ Fault = Annotated[
     AfterValidator(check_fault_name),
     Field(json_schema_extra={"format": "name or hidden name", "enum": list(FAULTS)}),
 ]
-FormatName = Literal["text", "tsv", "jsonl", "scan"]
+FormatName = Literal["text", "tsv", "csv", "jsonl", "scan"]
 PadMask = Literal["keys", "keys_and_queries"]
 
 
@@ -110,7 +110,22 @@ class FilesConfig(Section):
     test: AbsolutePaths | None = None
     """Test file. null means no test data."""
     format: FormatName | None = None
-    """File format. null takes it from the name of the training file."""
+    """File format. null takes it from the name of each file; two files are text."""
+    columns: Annotated[tuple[Positive, Positive], Strict(False)] | None = None
+    """Columns of source and target in tsv and csv, counted from 1. null means [1, 2], and that
+    there are no others."""
+    header: bool = False
+    """The first row of tsv or csv names the columns, and is left out."""
+    fields: Annotated[tuple[str, str], Strict(False)] | None = None
+    """Fields of source and target in jsonl. A dot reaches inside: translation.de. null means
+    [src, tgt]."""
+    split: Literal["blanks", "characters"] = "blanks"
+    """What a symbol of text is: what stands between blanks, or each character, with ▁ for a
+    blank."""
+    unknown: Literal["error", "symbol"] = "error"
+    """What a symbol is that training lacks: an error, or the symbol <unk>."""
+    min_frequency: Positive = 1
+    """Symbols that occur in training less often are <unk> too. Needs unknown: symbol."""
 
 
 class DataConfig(Section):
@@ -145,17 +160,9 @@ class DataConfig(Section):
 
     @model_validator(mode="after")
     def _names_one_source_of_pairs(self) -> Self:
-        if self.task is not None and self.files is not None:
-            raise BadKey("data", "task and files exclude each other; name data.task or data.files")
-        if self.task is None and self.files is None:
-            raise BadKey("data", "nothing to learn from; name data.task or data.files")
-        return self
-
-    @model_validator(mode="after")
-    def _lengths_belong_to_a_task(self) -> Self:
-        for name in ("symbols", "train_length", "valid_length", "test_length"):
-            if self.task is None and getattr(self, name) is not None:
-                raise BadKey(f"data.{name}", "belongs to data.task, not to data.files")
+        if (self.task is None) == (self.files is None):
+            what = "nothing to learn from" if self.task is None else "task and files at once"
+            raise BadKey("data", f"{what}; name data.task or data.files")
         return self
 
     @property
@@ -408,11 +415,6 @@ class Settings(Config):
     data: DataSettings
     model: ModelSettings
     train: TrainSettings
-
-    @property
-    def source_bos(self) -> bool:
-        """Whether sources start with BOS."""
-        return self.model.source_bos
 
 
 # Some keys ------------------------------------------------------------------------------------

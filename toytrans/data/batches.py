@@ -263,7 +263,7 @@ def training_batches(
     pairs_used: where to start: 0, or the number that came with a batch; the batches that follow
         are then those that would have followed it.
     """
-    seed, source_bos = settings.data_seed, settings.source_bos
+    seed, source_bos = settings.data_seed, settings.model.source_bos
     batch_tokens, longest = settings.data.batch_tokens, settings.model.max_length
     size = _pool_size(dataset, batch_tokens)
     for pool in count(pairs_used // size):
@@ -317,7 +317,7 @@ def largest_batch(dataset: Dataset, settings: Settings) -> Batch:
     with a longer target than any of them has.
     """
     pairs, budget = dataset.pairs_of_every_length(), settings.data.batch_tokens
-    source_bos, longest = settings.source_bos, settings.model.max_length
+    source_bos, longest = settings.model.source_bos, settings.model.max_length
     src_widths, tgt_widths = _padded_widths(pairs, source_bos, longest)
 
     def scores(shape: Shape) -> int:

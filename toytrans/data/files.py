@@ -1,25 +1,21 @@
-"""Pairs read from files: parallel text, TSV, JSONL, and SCAN's IN: ... OUT: ...
+"""The pairs of files in three splits: read once, held out for validation, turned into ids.
 
-    the bytes of a file -> its lines -> pairs of symbols -> a table of ids for each split
+    pairs of symbols (`formats` reads them) -> splits -> vocabulary -> a table of ids for each split
 
-Symbols are what blanks separate. The vocabulary comes from the training file alone; a symbol that
-it lacks is an error with file and line. Where no validation file is named, some of the training
-pairs are held out.
+The vocabulary comes from training alone. A symbol that it lacks is an error with file and line, or
+with data.files.unknown: symbol, it is read as <unk>. Where no validation file is named, some of the
+training pairs are held out. `findings` says what is odd about the data.
 """
 
-import hashlib
-import json
-from codecs import BOM_UTF8
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
 from functools import cached_property
-from pathlib import Path
-from typing import NamedTuple
 
 from torch import Tensor
 
-from toytrans.config.schema import FilesConfig, FormatName, Paths, Settings
+from toytrans.config.schema import FilesConfig, Paths, Settings
+from toytrans.data.findings import DataRead, Finding, find
+from toytrans.data.formats import TextFile, TextPair, check_keys, read_file, sha256_of
 from toytrans.data.hashing import Use, permutation
 from toytrans.data.pairs import (
     MOST_IDS,
@@ -32,31 +28,16 @@ from toytrans.data.pairs import (
     pad_rows,
 )
 from toytrans.errors import UnseenSymbol, UserError
-from toytrans.files import read_named
 from toytrans.tokens import Vocabulary, vocabulary_of
 
 HELD_OUT_SHARE = 0.05
 """The share of the training pairs that validates, where no valid file is named."""
 
-MOST_BYTES = 100_000_000
-"""The largest file that is read: all of it is held in memory, many times its size."""
+UNKNOWN = "<unk>"
+"""The symbol that stands for all that training lacks, where the config wants one."""
 
-
-@dataclass(frozen=True)
-class TextPair:
-    """One source and target as symbols, and where each was read: `file:line`."""
-
-    src: list[str]
-    tgt: list[str]
-    src_place: str
-    tgt_place: str
-
-
-class TextFile(NamedTuple):
-    """The pairs of a file, or of two files of parallel text, and the sha256 of all its bytes."""
-
-    pairs: list[TextPair]
-    sha256: str
+MOST_NAMED = 3
+"""So many unknown symbols are named in an error."""
 
 
 class FilePairs:
@@ -66,7 +47,8 @@ class FilePairs:
         self, files: FilesConfig, config: Settings, facts: DataFacts | None = None
     ) -> None:
         """files: those that the config names. facts: of the run that was trained on them."""
-        self._format, self._facts = files.format, facts
+        check_keys(files)
+        self.files, self._facts = files, facts
         self._named: dict[Split, Paths | None] = {
             "train": files.train,
             "valid": files.valid,
@@ -85,30 +67,39 @@ class FilePairs:
         file = self._read("train")
         lengths = [len(pair.src) for pair in file.pairs]
         return DataFacts(
-            vocabulary_of(side for pair in file.pairs for side in (pair.src, pair.tgt)),
+            self._vocabulary(),
             (min(lengths), max(lengths)),
             _target_growth(file.pairs),
             file.sha256,
         )
 
+    def _vocabulary(self) -> Vocabulary:
+        """All symbols of the training file, held out or not, so that one file has one vocabulary.
+        Where others become <unk>, those that are trained on often enough."""
+        if self.files.unknown == "error":
+            pairs = self._read("train").pairs
+            return vocabulary_of(side for pair in pairs for side in (pair.src, pair.tgt))
+        counts = Counter[str]()
+        for pair in self._text("train"):
+            counts.update(pair.src)
+            counts.update(pair.tgt)
+        often = [symbol for symbol, n in counts.items() if n >= self.files.min_frequency]
+        return vocabulary_of([often], unknown=UNKNOWN)
+
     @cached_property
+    def findings(self) -> tuple[Finding, ...]:
+        """What is told about the data: reads every file that the config names."""
+        splits: list[Split] = ["train", "valid"]
+        if self._named["test"]:
+            splits.append("test")
+        texts = {split: self._text(split) for split in splits}
+        files = {split: file.pairs for split, file in self._read_files.items()}
+        return find(DataRead(self.files, files, texts, self.facts.vocabulary))
+
+    @property
     def notes(self) -> tuple[str, ...]:
-        """What was held out, and how many sources of valid and test are trained on too."""
-        notes: list[str] = []
-        train = self._text("train")
-        if not self._named["valid"]:
-            total, held_out = len(self._read("train").pairs), len(self._text("valid"))
-            notes.append(
-                f"no valid file: {held_out:,} of {total:,} training pairs "
-                f"({held_out / total:.0%}, chosen by the seed) are held out for validation"
-            )
-        trained = {tuple(pair.src) for pair in train}
-        others: tuple[Split, ...] = ("valid", "test")
-        for split in (split for split in others if self._named[split]):
-            text = self._text(split)
-            if again := sum(tuple(pair.src) in trained for pair in text):
-                notes.append(f"{again:,} of {len(text):,} {split} sources are trained on too")
-        return tuple(notes)
+        """What a person should know of the splits, one sentence each."""
+        return tuple(map(str, self.findings))
 
     @property
     def fingerprints(self) -> dict[str, str]:
@@ -136,31 +127,39 @@ class FilePairs:
             paths = self._named[split]
             if paths is None:
                 raise UserError(
-                    f"this config names no {split} file; give --set data.files.{split}=PATH when "
-                    "training, or --pairs to eval"
+                    f"this config names no {split} file; measure --split valid or --pairs FILE, or "
+                    f"train with --set data.files.{split}=PATH"
                 )
             of_the_run = self._facts.train_sha256 if self._facts and split == "train" else None
-            self._read_files[split] = read_file(paths, self._format, of_the_run)
+            self._read_files[split] = read_file(paths, self.files, of_the_run)
         return self._read_files[split]
 
     def _text(self, split: Split) -> list[TextPair]:
-        """A split's pairs before any limit."""
+        """The pairs of a split, some of them where the config limits their number."""
         if split not in self._texts:
             if split == "test" or self._named["valid"]:
-                self._texts[split] = self._read(split).pairs
+                self._texts[split] = self._some_of(split, self._read(split).pairs)
             else:
                 train, valid = hold_out(self._read("train").pairs, self._seed)
-                self._texts |= {"train": train, "valid": valid}
+                self._texts["train"] = self._some_of("train", train)
+                self._texts["valid"] = self._some_of("valid", valid)
         return self._texts[split]
 
+    def _some_of(self, split: Split, pairs: list[TextPair]) -> list[TextPair]:
+        """As many pairs of a split as the config wants, chosen by the seed, in their order."""
+        limit = self._examples[split]
+        if limit is None or limit >= len(pairs):
+            return pairs
+        chosen = permutation(len(pairs), self._seed, Use.SOME_EXAMPLES)[:limit].sort().values
+        return [pairs[i] for i in chosen.tolist()]
+
     def _table(self, split: Split) -> Pairs:
-        """The pairs of a split as ids, some of them where the config limits their number."""
+        """The pairs of a split as ids."""
         if split not in self._tables:
-            text, limit = self._text(split), self._examples[split]
-            if limit is not None and limit < len(text):
-                chosen = permutation(len(text), self._seed, Use.SOME_EXAMPLES)[:limit].sort().values
-                text = [text[i] for i in chosen.tolist()]
-            self._tables[split] = encode_pairs(text, self.facts.vocabulary)
+            remedy = "data.files.unknown: symbol reads them as <unk>"
+            if self.files.split == "blanks":
+                remedy += ", data.files.split: characters takes smaller symbols"
+            self._tables[split] = encode_pairs(self._text(split), self.facts.vocabulary, remedy)
         return self._tables[split]
 
 
@@ -205,186 +204,50 @@ def _target_growth(pairs: Sequence[TextPair]) -> int:
     return min(growth, MOST_TARGET_GROWTH)
 
 
-def encode_pairs(text: Sequence[TextPair], vocabulary: Vocabulary) -> Pairs:
-    """The pairs as padded ids. Raises UserError with file and line: for a symbol that training did
-    not have, and for a sequence so long that its side, padded to it, would not fit the memory."""
+def encode_pairs(text: Sequence[TextPair], vocabulary: Vocabulary, remedy: str = "") -> Pairs:
+    """The pairs as padded ids.
+
+    remedy: what helps where symbols of a file are not in the vocabulary; empty for pairs that were
+        typed.
+    Raises UserError with file and line for such a symbol, and for a sequence so long that its side,
+    padded to it, would not fit the memory.
+    """
     sources = [(pair.src, pair.src_place) for pair in text]
     targets = [(pair.tgt, pair.tgt_place) for pair in text]
-    return Pairs(*_encoded(sources, vocabulary), *_encoded(targets, vocabulary))
+    try:
+        return Pairs(*_encoded(sources, vocabulary), *_encoded(targets, vocabulary))
+    except UnseenSymbol as error:
+        raise UserError(_unseen(text, vocabulary, error, remedy)) from None
 
 
 def _encoded(lines: list[tuple[list[str], str]], vocabulary: Vocabulary) -> Sequences:
-    """One side of some pairs as padded ids. lines: the symbols, and where they were read."""
+    """One side of some pairs as padded ids. lines: the symbols, and where they were read. Raises
+    UnseenSymbol."""
     longest, where = max(lines, key=lambda line: len(line[0]))
     if len(lines) * len(longest) > MOST_IDS:
         raise UserError(
             f"{where}: {len(longest):,} symbols; padded to these, {len(lines):,} sequences are "
             f"more than {MOST_IDS:,} ids; leave the longest out"
         )
-    rows = []
-    for symbols, place in lines:
-        try:
-            rows.append(vocabulary.encode(symbols))
-        except UnseenSymbol as error:
-            raise UserError(f"{place}: {error}; it must occur in training") from None
-    return pad_rows(rows)
+    return pad_rows([vocabulary.encode(symbols) for symbols, _ in lines])
 
 
-# Reading -------------------------------------------------------------------------------------
-
-
-def read_pairs(paths: Paths, format: FormatName | None = None) -> list[TextPair]:
-    """The pairs of a file, or of two files of parallel text. Raises UserError with file and line
-    for what does not fit the format."""
-    return read_file(paths, format).pairs
-
-
-def read_file(paths: Paths, format: FormatName | None, sha256: str | None = None) -> TextFile:
-    """What a file holds, or two files of parallel text; their bytes are read once.
-
-    sha256: the fingerprint of the file that a run was trained on; another is refused.
-    """
-    if not isinstance(paths, str) and format not in (None, "text"):
-        raise UserError(f"{paths[0]}: format {format} takes one file, not two")
-    parse = _parser(paths, format) if isinstance(paths, str) else None
-    contents = _contents(paths)
-    digest = _sha256(contents)
-    if sha256 not in (None, digest):
-        raise UserError(
-            f"{paths}: not the file that the run was trained on; put it back, or train again"
-        )
-    if parse is None:
-        return TextFile(_parallel(contents), digest)
-    pairs = [
-        TextPair(*parse(line, place), place, place)
-        for path, raw in contents
-        for place, line in _lines(path, raw)
-        if line.strip(" \r\n")
-    ]
-    if not pairs:
-        raise UserError(f"{paths}: holds no pairs; write one on each line")
-    return TextFile(pairs, digest)
-
-
-def sha256_of(paths: Paths) -> str:
-    """The fingerprint of a file, or of two files, one after the other. Raises UserError."""
-    return _sha256(_contents(paths))
-
-
-def _contents(paths: Paths) -> list[tuple[str, bytes]]:
-    """The path and the bytes of a file, or of two."""
-    every = (paths,) if isinstance(paths, str) else paths
-    return [(path, read_named(path, MOST_BYTES)) for path in every]
-
-
-def _sha256(contents: list[tuple[str, bytes]]) -> str:
-    digest = hashlib.sha256()
-    for _, raw in contents:
-        digest.update(raw)
-    return digest.hexdigest()
-
-
-def _parallel(contents: list[tuple[str, bytes]]) -> list[TextPair]:
-    """Line k of one file is translated by line k of the other."""
-    sides = [(path, list(_lines(path, raw))) for path, raw in contents]
-    for path, lines in sides:
-        if not lines:
-            raise UserError(f"{path}: empty; an empty sequence is a blank line")
-        if all(text.count("\t") == 1 for _, text in lines):
-            raise UserError(
-                f"{path}: a tab in each line, as of pairs; name this file alone, as format tsv"
-            )
-    (src_path, src_lines), (tgt_path, tgt_lines) = sides
-    if len(src_lines) != len(tgt_lines):
-        raise UserError(
-            f"{src_path} has {len(src_lines):,} lines and {tgt_path} {len(tgt_lines):,}; "
-            "line k of one must translate line k of the other"
-        )
-    return [
-        TextPair(src.split(), tgt.split(), src_place, tgt_place)
-        for (src_place, src), (tgt_place, tgt) in zip(src_lines, tgt_lines, strict=True)
-    ]
-
-
-def _lines(path: str, raw: bytes) -> Iterator[tuple[str, str]]:
-    """`file:line` and text of every line of a file's bytes."""
-    raw = raw.removeprefix(BOM_UTF8)
-    for number, line in enumerate(raw.removesuffix(b"\n").split(b"\n") if raw else (), 1):
-        place = f"{path}:{number}"
-        try:
-            text = line.decode()
-        except UnicodeDecodeError:
-            raise UserError(f"{place}: not text in UTF-8") from None
-        if "\0" in text:
-            raise UserError(f"{place}: a NUL byte: not a text file")
-        yield place, text
-
-
-Parsed = tuple[list[str], list[str]]
-
-
-def _parser(path: str, format: FormatName | None) -> Callable[[str, str], Parsed]:
-    """What reads a line of a file, in its format or that which its ending tells."""
-    ending = Path(path).suffix.lower()
-    if format == "text":
-        raise UserError(f"{path}: format text takes two files: [SOURCE, TARGET]")
-    if format is None and Path(path).is_dir():
-        raise UserError(f"{path}: is a directory; name a file")
-    name = format or ending[1:]
-    if name not in _PARSERS:
-        raise UserError(
-            f"{path}: the ending does not tell the format; end the name with .tsv or .jsonl, or "
-            "set data.files.format to tsv, jsonl or scan; parallel text is two files"
-        )
-    return _PARSERS[name]
-
-
-def _parse_tsv(line: str, place: str) -> Parsed:
-    columns = line.rstrip("\r").split("\t")
-    if len(columns) != 2:
-        found = f"{len(columns)} columns" if len(columns) > 1 else "no tab"
-        raise UserError(f"{place}: {found}; expected source, tab, target")
-    return columns[0].split(), columns[1].split()
-
-
-def _parse_jsonl(line: str, place: str) -> Parsed:
-    try:
-        value = json.loads(line)
-    except (ValueError, RecursionError) as error:
-        raise UserError(f"{place}: not JSON ({error})") from None
-    if not isinstance(value, dict) or not {"src", "tgt"} <= value.keys():
-        raise UserError(f'{place}: expected {{"src": [...], "tgt": [...]}}')
-    return _symbols(value["src"], "src", place), _symbols(value["tgt"], "tgt", place)
-
-
-def _symbols(value: object, key: str, place: str) -> list[str]:
-    if not isinstance(value, list):
-        raise UserError(f"{place}: {key} is not a list of symbols")
-    symbols = []
-    for symbol in value:
-        text = symbol if isinstance(symbol, str) else str(symbol) if type(symbol) is int else ""
-        if text.split() != [text]:
-            raise UserError(
-                f"{place}: {key} holds {str(symbol)[:40]!r}; "
-                "a symbol is a whole number or a word without blanks"
-            )
-        try:
-            text.encode()
-        except UnicodeEncodeError:
-            raise UserError(f"{place}: {key} holds half a character: {text!r}") from None
-        symbols.append(text)
-    return symbols
-
-
-def _parse_scan(line: str, place: str) -> Parsed:
-    start, middle, end = line.partition("OUT:")
-    if not start.lstrip().startswith("IN:") or not middle:
-        raise UserError(f"{place}: expected IN: words OUT: actions")
-    return start.lstrip()[len("IN:") :].split(), end.split()
-
-
-_PARSERS: dict[str, Callable[[str, str], Parsed]] = {
-    "tsv": _parse_tsv,
-    "jsonl": _parse_jsonl,
-    "scan": _parse_scan,
-}
+def _unseen(
+    text: Sequence[TextPair], vocabulary: Vocabulary, error: UnseenSymbol, remedy: str
+) -> str:
+    """Which pairs hold symbols that the vocabulary lacks: the first one's place, how many, and a
+    few of the symbols."""
+    known = set(vocabulary.symbols)
+    sides = [(pair.src_place, pair.src) for pair in text]
+    sides += [(pair.tgt_place, pair.tgt) for pair in text]
+    odd = [(place, symbols) for place, symbols in sides if not known.issuperset(symbols)]
+    if not remedy:
+        return f"{odd[0][0]}: {error}"
+    pairs = sum(not known.issuperset((*pair.src, *pair.tgt)) for pair in text)
+    unseen = dict.fromkeys(s for _, symbols in odd for s in symbols if s not in known)
+    named = ", ".join(map(repr, list(unseen)[:MOST_NAMED]))
+    more = f" and {len(unseen) - MOST_NAMED:,} more" if len(unseen) > MOST_NAMED else ""
+    return (
+        f"{odd[0][0]}: {error.what}. {pairs:,} of {len(text):,} pairs hold symbols that training "
+        f"lacks: {named}{more}; {remedy}"
+    )

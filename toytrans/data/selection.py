@@ -10,8 +10,9 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from toytrans.config.schema import FormatName, Settings
-from toytrans.data.files import encode_pairs, read_pairs
+from toytrans.config.schema import FilesConfig, Settings
+from toytrans.data.files import encode_pairs
+from toytrans.data.formats import SAY_THEIR_FORMAT, read_file
 from toytrans.data.open import longest_source, open_dataset, too_long
 from toytrans.data.pairs import MOST_IDS, DataFacts, Pairs, Side, Span, Split, all_pairs
 from toytrans.data.task_pairs import Task, TaskPairs
@@ -59,21 +60,22 @@ def pairs_of_split(settings: Settings, facts: DataFacts, split: Split, wanted: S
 
 
 def pairs_of_files(
-    paths: Path | tuple[Path, Path],
-    format: FormatName | None,
-    facts: DataFacts,
-    wanted: Selection,
+    paths: Path | tuple[Path, Path], settings: Settings, facts: DataFacts, wanted: Selection
 ) -> Pairs:
-    """Pairs of a file, or of two files of parallel text.
+    """Pairs of a file, or of two files of parallel text, for a run with these settings.
 
-    format: of one file; None = its ending tells it
-    Raises UserError for a bad file or no pair.
+    They are read as the run's own files are, but a name with an ending that tells the format is of
+    that format. Raises UserError for a bad file or no pair.
     """
-    if isinstance(paths, tuple):
-        text = read_pairs((str(paths[0]), str(paths[1])), "text")
-    else:
-        text = read_pairs(str(paths), format)
-    return _selected(encode_pairs(text, facts.vocabulary), wanted)
+    named = str(paths) if isinstance(paths, Path) else (str(paths[0]), str(paths[1]))
+    files = settings.data.files or FilesConfig(train=named)
+    says_format = isinstance(paths, tuple) or paths.suffix.lower() in SAY_THEIR_FORMAT
+    if says_format or files.format == "text":
+        files = files.model_copy(update={"format": None})
+    remedy = "they must occur in training"
+    if settings.data.files is not None:
+        remedy = "trained with data.files.unknown: symbol, a run reads them as <unk>"
+    return _selected(encode_pairs(read_file(named, files).pairs, facts.vocabulary, remedy), wanted)
 
 
 def trained_lengths(settings: Settings, facts: DataFacts, side: Side) -> Span:

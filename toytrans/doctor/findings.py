@@ -58,7 +58,7 @@ CLIMBED, DEAD = 1.2, 1e-3
 
 def examine(run: RunSnapshot) -> list[Finding]:
     """All findings of a run, the worst first; what its config says of a fault comes last."""
-    rules = [damaged_files, ended_badly]
+    rules = [damaged_files, ended_badly, odd_data]
     if run.records and not run.diverged:
         rules += [wrong_outputs, worse_on_new_pairs, was_better]
         if run.best is None or run.best["valid_exact_match"] < SOLVED:
@@ -119,6 +119,12 @@ def ended_badly(run: RunSnapshot) -> Iterator[Finding]:
         evidence = f"step {run.step:,} of {train.max_steps:,}, rate {records[-1]['lr']:.2g} of "
         evidence += f"{train.lr:.2g} at its peak"
         yield Finding("cut_short", "odd", what, evidence, "continue with --resume")
+
+
+def odd_data(run: RunSnapshot) -> Iterator[Finding]:
+    """What is odd about the files: it may be why the model learned too little from them."""
+    for finding in run.of_data:
+        yield Finding(finding.name, "odd", finding.title, finding.what, finding.remedy)
 
 
 def wrong_outputs(run: RunSnapshot) -> Iterator[Finding]:
@@ -191,7 +197,8 @@ def worse_on_new_pairs(run: RunSnapshot) -> Iterator[Finding]:
         "The model memorized its training pairs and is far worse on new ones.",
         f"{evidence}, lowest {lowest['valid_loss']:.4f} at step {lowest['step']:,}; "
         f"{run.targets.train_size:,} pairs, each seen {run.epochs:.0f} times",
-        "more pairs (data.train_examples), model.dropout, or train.patience to stop earlier",
+        "what is odd about the data comes first; then " * bool(run.of_data)
+        + "more pairs (data.train_examples), model.dropout, or train.patience to stop earlier",
     )
 
 
@@ -277,7 +284,7 @@ def rate(run: RunSnapshot) -> Iterator[Finding]:
 
 def unseen_lengths(run: RunSnapshot) -> Iterator[Finding]:
     """Validation pairs longer or shorter than any that was trained."""
-    if valid_is_longer(run) and not run.config.source_bos:
+    if valid_is_longer(run) and not run.config.model.source_bos:
         what = "Validation data has lengths that were never trained."
         spans = run.facts.train_length, run.config.data.valid_length
         trained, valid = (" to ".join(map(str, span or ("?",))) for span in spans)

@@ -11,6 +11,8 @@ from typing import Any
 import torch
 
 from toytrans.config.schema import Settings
+from toytrans.data.files import FilePairs
+from toytrans.data.findings import Finding as DataFinding
 from toytrans.data.open import open_dataset
 from toytrans.data.pairs import DataFacts, Pairs, all_pairs
 from toytrans.errors import UserError
@@ -49,6 +51,7 @@ class RunSnapshot:
     damage: by the step of each checkpoint, why it cannot be used; "" = it can.
     progress: of the newest checkpoint that can be used.
     targets: None if the data cannot be read; why_no_targets says why.
+    of_data: what is odd about the files that it was trained on, as far as they can be read.
     """
 
     config: Settings
@@ -58,6 +61,7 @@ class RunSnapshot:
     progress: Progress | None = None
     targets: TargetStats | None = None
     why_no_targets: str | None = None
+    of_data: tuple[DataFinding, ...] = ()
 
     @property
     def step(self) -> int:
@@ -128,11 +132,13 @@ def read_snapshot(path: Path, trust_code: bool = False) -> RunSnapshot:
     trust_code: whether code that the run names may run; without it, its pairs may stay unknown.
     """
     run = Run.open(path, trust_code)
-    targets, why_none, progress = None, None, None
+    targets, why_none, progress, of_data = None, None, None, tuple[DataFinding, ...]()
     try:
         dataset = open_dataset(run.config, run.facts)
         pairs = all_pairs(dataset, "valid")
         targets = target_stats(pairs, dataset.size("train")) if len(pairs) else None
+        if isinstance(dataset, FilePairs):
+            of_data = tuple(finding for finding in dataset.findings if finding.is_odd)
     except UserError as error:  # the files were moved, or the task's code is not trusted
         why_none = str(error)
     damage: dict[int, str] = {}
@@ -144,7 +150,7 @@ def read_snapshot(path: Path, trust_code: bool = False) -> RunSnapshot:
             if step in run.steps:  # a training may have removed it meanwhile
                 damage[step] = str(error)
     records = list(_whole(run.records))
-    return RunSnapshot(run.config, run.facts, records, damage, progress, targets, why_none)
+    return RunSnapshot(run.config, run.facts, records, damage, progress, targets, why_none, of_data)
 
 
 def _whole(records: Sequence[Record]) -> Iterator[Record]:

@@ -22,9 +22,10 @@ from pydantic import BaseModel, ConfigDict
 
 from toytrans.config.faults import FAULTS, decoded_fault, hide, is_hidden
 from toytrans.config.yaml import read_yaml, write_yaml
+from toytrans.documents import read_json
 from toytrans.errors import UserError, did_you_mean
 from toytrans.exercises.fault_cards import CARDS
-from toytrans.files import disk_errors, drafted, read_json, write_file, write_json
+from toytrans.files import disk_errors, drafted, write_file, write_json
 from toytrans.references import SHIPPED
 
 CONFIG, SHEET, ABOUT, ANSWER = "exercise.yaml", "SHEET.md", "exercise.json", "answer.json"

@@ -142,7 +142,7 @@ def random_sources(run: Run, rows: int, longest: int) -> Rows:
     draw = torch.Generator().manual_seed(0)
     low, high = (min(length, longest) for length in run.facts.train_length)
     lengths = torch.randint(low, high + 1, (rows,), generator=draw).tolist()
-    start, size = [BOS_ID] if run.config.source_bos else [], len(run.vocabulary)
+    start, size = [BOS_ID] if run.config.model.source_bos else [], len(run.vocabulary)
     return [
         [*start, *torch.randint(FIRST_SYMBOL_ID, size, (n,), generator=draw).tolist(), EOS_ID]
         for n in lengths

@@ -32,7 +32,7 @@ def about(run: Run) -> dict[str, Any]:
         "model": run.config.model.model_dump(mode="json"),
         "symbols": run.vocabulary.symbols,
         "separators": run.vocabulary.separator_ids,
-        "source_bos": run.config.source_bos,
+        "source_bos": run.config.model.source_bos,
         "target_growth": run.facts.target_growth,
     }
 

@@ -335,7 +335,7 @@ def maps_of(
     if sequences:
         batch = batch_of_run(run, sequences, targets or ()).batch
     else:
-        src = make_batch(few(valid), run.config.source_bos).src
+        src = make_batch(few(valid), run.config.model.source_bos).src
         batch = translated(run.model, src, run.facts.target_growth)
     return _maps(run, batch, choice, valid)
 
@@ -348,7 +348,7 @@ def maps_of_batch(run: Run, batch: Batch, choice: Choice = ALL) -> AttentionMaps
 def _maps(run: Run, batch: Batch, choice: Choice, valid: Pairs) -> AttentionMaps:
     heads = attend(run.model, batch, choice)
     longest = run.model.settings.max_length
-    batches = evaluation_batches(valid, BATCH_TOKENS, run.config.source_bos, longest)
+    batches = evaluation_batches(valid, BATCH_TOKENS, run.config.model.source_bos, longest)
     reports = measure((attend(run.model, each, choice), each) for each, _ in batches)
     return AttentionMaps(run, batch, heads, reports, f"{len(valid)} validation pairs")
 

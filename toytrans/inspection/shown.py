@@ -11,7 +11,8 @@ from torch import Tensor
 from toytrans.config.faults import fault_remark
 from toytrans.config.schema import Config, ModelSettings, Settings
 from toytrans.data.batches import Batch, make_batch
-from toytrans.data.files import TextPair, encode_pairs
+from toytrans.data.files import encode_pairs
+from toytrans.data.formats import TextPair
 from toytrans.data.open import open_dataset
 from toytrans.data.pairs import DataFacts, Dataset
 from toytrans.html import Cell, html_beside, html_table
@@ -226,10 +227,10 @@ def _batch(
     if dataset is not None:
         size = dataset.size("train")
         chosen = torch.arange(2 if size is None else min(2, size))
-        batch = make_batch(dataset.pairs("train", chosen), config.source_bos)
+        batch = make_batch(dataset.pairs("train", chosen), config.model.source_bos)
         return objective_of(config.fault).prepare(batch)
     given = tgt or [""] * len(src)
-    batch = batch_of_sequences(src, given, facts.vocabulary, config.source_bos)[0]
+    batch = batch_of_sequences(src, given, facts.vocabulary, config.model.source_bos)[0]
     return batch if tgt else translated(model, batch.src, facts.target_growth)
 
 

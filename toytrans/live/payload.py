@@ -191,7 +191,9 @@ def met_in_training(run: Run, pairs: Pairs) -> list[bool]:
     met = torch.zeros(len(asked), dtype=torch.bool)
     if used:
         for batch, dealt in training_batches(open_dataset(run.config, run.facts), run.config):
-            symbols = batch.src[:, int(run.config.source_bos) :]  # the end and pads come after them
+            symbols = batch.src[
+                :, int(run.config.model.source_bos) :
+            ]  # the end and pads come after them
             length = (symbols >= FIRST_SYMBOL_ID).sum(1)
             met |= torch.isin(asked, fingerprint(symbols, length, 0))
             if dealt >= used:
@@ -215,7 +217,7 @@ def proof(run: Run, pairs: Pairs) -> list[dict[str, Any]]:
     compares its own with."""
     longest_first = pairs.src_length.argsort(descending=True, stable=True)
     spread = torch.linspace(0, len(pairs) - 1, PROVED).long().unique()
-    batch = make_batch(pairs.take(longest_first[spread]), run.config.source_bos)
+    batch = make_batch(pairs.take(longest_first[spread]), run.config.model.source_bos)
     model = copy.deepcopy(run.model).cpu().float().double()  # rounded, as the page has them
     logits = model(batch.src, batch.tgt_in)
     rows = zip(batch.src.tolist(), batch.tgt_in.tolist(), logits, strict=True)

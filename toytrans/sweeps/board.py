@@ -16,7 +16,7 @@ from pydantic import Field
 from toytrans.config.load import check_and_trust, make_code_paths_absolute
 from toytrans.config.schema import Config, Section
 from toytrans.config.yaml import Tree, read_yaml
-from toytrans.data.files import sha256_of
+from toytrans.data.formats import sha256_of
 from toytrans.errors import UserError
 from toytrans.references import SHIPPED
 from toytrans.resolve import resolve

@@ -20,9 +20,9 @@ from toytrans.config.faults import fault_remark
 from toytrans.config.load import flatten
 from toytrans.config.schema import Settings
 from toytrans.data.selection import SIDE_NAMES
+from toytrans.documents import read_json
 from toytrans.errors import UserError
 from toytrans.figures import Point, draw_lengths, drawn
-from toytrans.files import read_json
 from toytrans.html import Shown
 from toytrans.score_tables import LengthGroup
 from toytrans.scores import PARTS, wilson_interval

@@ -17,8 +17,9 @@ from toytrans import references
 from toytrans.config.schema import LONGEST, Config, Positive, Range, Section
 from toytrans.data.pairs import Side, Split
 from toytrans.data.selection import Selection
+from toytrans.documents import read_json
 from toytrans.errors import UserError, share
-from toytrans.files import disk_errors, read_json, write_json
+from toytrans.files import disk_errors, write_json
 from toytrans.model.seq2seq import count_parameters
 from toytrans.score_tables import LengthGroup, group_lengths
 from toytrans.scores import Scores, Summary

@@ -26,12 +26,12 @@ import yaml
 
 from toytrans import __version__
 from toytrans.config.schema import Config, Settings
-from toytrans.data.files import sha256_of
+from toytrans.data.formats import sha256_of
 from toytrans.data.open import check_dataset, open_dataset
 from toytrans.data.selection import pairs_of_split
+from toytrans.documents import csv_bytes
 from toytrans.errors import UserError
 from toytrans.files import (
-    csv_bytes,
     disk_errors,
     drafts_in,
     json_text,

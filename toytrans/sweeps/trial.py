@@ -37,8 +37,9 @@ import torch
 from pydantic import BaseModel, ConfigDict
 
 from toytrans.config.schema import Config, Paths, Settings
+from toytrans.documents import read_json
 from toytrans.errors import UserError, how_to_install, ran_out_of_memory, shortened
-from toytrans.files import Unreadable, json_text, read_json, write_json
+from toytrans.files import Unreadable, json_text, write_json
 from toytrans.references import digests, hand_over, take_over
 from toytrans.sweeps.measure import Measure, measure_run, read_results
 from toytrans.training import devices

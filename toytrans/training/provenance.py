@@ -99,18 +99,19 @@ def trained_with(settings: Settings) -> TrainedWith:
     for key, reference in settings.references.items():
         with contextlib.suppress(UserError):
             (code[key],) = digests([reference])
-    if (files := settings.data.files) is not None:
-        from toytrans.data.files import sha256_of
+    free = {*MAY_DIFFER, *FOLLOWS_FROM_LIMITS, *settings.references}
+    if (files := settings.data.files) is not None:  # whose contents count, and not their names
+        from toytrans.data.formats import sha256_of
 
         for split in ("train", "valid", "test"):
             paths = getattr(files, split)
+            free.add(f"data.files.{split}")
             with contextlib.suppress(UserError):
                 if paths is not None:
                     data[f"data.files.{split}"] = sha256_of(paths)
-    free = {*MAY_DIFFER, *FOLLOWS_FROM_LIMITS, *settings.references}
     values = {
         key: value
         for key, value in flatten(settings.model_dump(mode="json")).items()
-        if key not in free and not key.startswith("data.files.")
+        if key not in free
     }
     return TrainedWith(settings=values, code=code, data=data)

@@ -28,6 +28,7 @@ from toytrans.evaluation import evaluate, translate
 from toytrans.files import read_whole
 from toytrans.model.build import build_model
 from toytrans.model.seq2seq import Seq2Seq, count_parameters
+from toytrans.outputs import Outputs
 from toytrans.references import trust
 from toytrans.resolve import resolve
 from toytrans.scores import Scores
@@ -65,10 +66,6 @@ NOT_MEASURED = "not measured"
 
 MOST_BYTES_OF_RECORDS, MOST_DAMAGED = 2**30, 10_000
 """Bytes of metrics.jsonl, and lines without a record after which no more are read."""
-
-SAY_THEIR_FORMAT = (".tsv", ".jsonl")
-"""Suffixes of files of pairs. Another one says nothing: then the format is that of the training
-files, unless these are parallel text."""
 
 OneOrMany = TypeVar("OneOrMany", str, list[str])
 """One sequence such as "5 7 9", or several."""
@@ -355,11 +352,13 @@ class Run:
         decode: int | None = None,
         beam: int = 1,
         follow: Callable[[int, int], object] = lambda done, total: None,
+        keep: Outputs | None = None,
     ) -> Scores:
         """Measure the run for a command or a sweep, which has a `Selection` and is tuned already.
 
         pairs_of: a split, a file of pairs, or two files of parallel text.
         decode: pairs of each length to decode; None = all. follow: as in `evaluation.evaluate`.
+        keep: what collects the outputs.
         Raises UserError where there are no such pairs.
         """
         config, facts = self.config, self.facts
@@ -367,14 +366,16 @@ class Run:
         if isinstance(pairs_of, str):
             pairs = pairs_of_split(config, facts, pairs_of, wanted)
         else:
-            files = config.data.files
-            says_format = isinstance(pairs_of, tuple) or pairs_of.suffix.lower() in SAY_THEIR_FORMAT
-            kind = None
-            if files is not None and files.format != "text" and not says_format:
-                kind = files.format
-            pairs = pairs_of_files(pairs_of, kind, facts, wanted)
+            pairs = pairs_of_files(pairs_of, config, facts, wanted)
         scores = evaluate(
-            self.model, pairs, facts, beam=beam, decode=decode, side=wanted.side, follow=follow
+            self.model,
+            pairs,
+            facts,
+            beam=beam,
+            decode=decode,
+            side=wanted.side,
+            follow=follow,
+            keep=keep,
         )
         split = pairs_of if isinstance(pairs_of, str) else "files"
         about = {"run": str(self.path), "seed": config.seed, "split": split}
@@ -438,13 +439,14 @@ class _SavedFacts(BaseModel):
     train_length: tuple[Annotated[int, Field(ge=0)], Annotated[int, Field(le=10**9)]]
     target_growth: Annotated[int, Field(ge=2, le=MOST_TARGET_GROWTH)]
     train_sha256: str
+    unknown: str = ""
 
     def facts(self) -> DataFacts:
         """The facts. Raises UserError for values that training never writes."""
         low, high = self.train_length
         if low > high or any(symbol.split() != [symbol] for symbol in self.symbols):
             raise UserError("no training's data")
-        vocabulary = Vocabulary(self.symbols, self.separators)
+        vocabulary = Vocabulary(self.symbols, self.separators, self.unknown)
         return DataFacts(vocabulary, (low, high), self.target_growth, self.train_sha256)
 
 

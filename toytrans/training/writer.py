@@ -88,6 +88,7 @@ class RunWriter:
         data = {
             "symbols": vocabulary.symbols,
             "separators": vocabulary.separators,
+            "unknown": vocabulary.unknown,
             "train_length": facts.train_length,
             "target_growth": facts.target_growth,
             "train_sha256": facts.train_sha256,

@@ -44,7 +44,7 @@ def of_model(
 
     def batch(pairs: Symbols) -> tuple[Tensor, Tensor, Tensor]:
         sources, targets = [s for s, _ in pairs], [t for _, t in pairs]
-        plain = make_batch(Pairs(*pad_rows(sources), *pad_rows(targets)), config.source_bos)
+        plain = make_batch(Pairs(*pad_rows(sources), *pad_rows(targets)), config.model.source_bos)
         learned_from = objective.prepare(plain)
         return learned_from.src, learned_from.tgt_in, learned_from.tgt_out
 

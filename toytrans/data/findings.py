@@ -1,0 +1,312 @@
+"""What is odd about the pairs of files: each finding is a function, and an entry in FINDINGS.
+
+A function reads the data and yields findings: a sentence with counts, and the remedy. `train` shows
+them before the first step, and `doctor` before it asks for more pairs, as text and as JSON.
+"""
+
+import unicodedata
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from toytrans.config.schema import FilesConfig
+from toytrans.data.formats import BLANK, TextPair
+from toytrans.data.pairs import Side, Split
+from toytrans.tokens import Vocabulary
+
+WORDS = {"train": "training", "valid": "validation", "test": "test"}
+"""The splits in a sentence."""
+
+SIDES: dict[Side, str] = {"src": "source", "tgt": "target"}
+
+NEARLY = 0.9
+"""The share of pairs that counts as nearly all."""
+
+FEW = 10
+"""Of fewer pairs than these, nothing is said that only many can show."""
+
+NAMES_OF_COLUMNS = """
+source target src tgt trg input output inputs outputs text label question answer sentence
+translation word words form lemma inflected features tags pronunciation phonemes ipa date number
+name key value from to command action actions original simplified noisy clean incorrect correct
+infix postfix expression result english german french spanish italian russian chinese japanese
+korean en de fr es it ru zh ja ko
+"""
+"""Words that stand in the first row of many files, in lower case."""
+
+
+@dataclass(frozen=True)
+class DataRead:
+    """The pairs of files as they were read.
+
+    files: the keys that said how. of_files: all pairs of each file, in its order; train and valid
+    may be of one. splits: those that are trained on or measured.
+    """
+
+    files: FilesConfig
+    of_files: dict[Split, list[TextPair]]
+    splits: dict[Split, list[TextPair]]
+    vocabulary: Vocabulary
+
+    def text(self, symbols: Iterable[str]) -> str:
+        """Symbols as they stood in the file."""
+        if self.files.split == "characters":
+            return "".join(symbols).replace(BLANK, " ")
+        return " ".join(symbols)
+
+    def shown(self, symbols: Iterable[str]) -> str:
+        """Symbols as a sentence has them, cut where they are long."""
+        text = self.text(symbols)
+        return repr(text if len(text) <= 40 else f"{text[:37]}...")
+
+
+class Finding(NamedTuple):
+    """One thing to know about the data.
+
+    title: what it is, in a few words. what: a sentence with counts. remedy: what to do about it.
+    is_odd: whether the data should perhaps be different; else it is only told.
+    """
+
+    name: str
+    title: str
+    what: str
+    remedy: str
+    is_odd: bool = True
+
+    def __str__(self) -> str:
+        return f"{self.what}; {self.remedy}" if self.remedy else self.what
+
+
+def find(data: DataRead) -> tuple[Finding, ...]:
+    """Everything that is to be told about the data, in the order of FINDINGS."""
+    return tuple(finding for look in FINDINGS for finding in look(data))
+
+
+# The findings --------------------------------------------------------------------------------
+
+
+def held_out(data: DataRead) -> Iterator[Finding]:
+    """Validation pairs were taken from the training file."""
+    if data.files.valid is None:
+        total, count = len(data.of_files["train"]), len(data.splits["valid"])
+        yield Finding(
+            "held_out",
+            "Many of the training pairs are held out.",
+            f"no valid file: {count:,} of {total:,} training pairs ({count / total:.0%}, chosen by "
+            "the seed) are held out for validation",
+            "data.files.valid names others",
+            is_odd=count > total / 10,
+        )
+
+
+def text_that_is_not_split(data: DataRead) -> Iterator[Finding]:
+    """Nearly every source, or target, is one symbol that hardly occurs again."""
+    train = data.splits["train"]
+    if data.files.split == "characters" or len(train) < FEW:
+        return
+    for side, name in SIDES.items():
+        alone = [symbols[0] for symbols in _side(train, side) if len(symbols) == 1]
+        words = [symbol for symbol in alone if len(symbol) > 1]
+        if len(words) >= NEARLY * len(train) and len(set(words)) > len(words) / 2:
+            yield Finding(
+                "not_split",
+                "Text is not split into symbols.",
+                f"{len(alone):,} of {len(train):,} training {name}s are one symbol of their own, "
+                f"such as {words[0]!r}",
+                "nothing can be learned from one about another: put blanks between characters, or "
+                "set data.files.split: characters",
+            )
+
+
+def unseen_symbols(data: DataRead) -> Iterator[Finding]:
+    """Pairs that are measured hold symbols that were never trained."""
+    reads_others = bool(data.vocabulary.unknown)
+    trained = set(data.vocabulary.symbols)
+    if not reads_others:
+        trained = {s for pair in data.splits["train"] for s in (*pair.src, *pair.tgt)}
+    for split, pairs in data.splits.items():
+        unseen = [p for p in pairs if not trained.issuperset((*p.src, *p.tgt))]
+        if not unseen:
+            continue
+        first = unseen[0]
+        symbol = next(s for s in (*first.src, *first.tgt) if s not in trained)
+        place = first.tgt_place if trained.issuperset(first.src) else first.src_place
+        count = f"{len(unseen):,} of {len(pairs):,} {WORDS[split]} pairs hold a symbol that"
+        what = f"{count} training lacks, such as {symbol!r} ({place})"
+        remedy = (
+            "what was never trained is not known: train on more pairs, take smaller symbols "
+            "(data.files.split: characters), or set data.files.unknown: symbol"
+        )
+        if reads_others:
+            remedy = "it is read as <unk>, which counts as wrong in an output"
+        if split == "train":
+            rare = f"fewer than {data.files.min_frequency} times"
+            what = f"{count} occurs {rare} in training, such as {symbol!r} ({place})"
+        title = "Symbols were never trained."
+        yield Finding("unseen_symbols", title, what, remedy, is_odd=split != "train")
+
+
+def first_row_is_a_header(data: DataRead) -> Iterator[Finding]:
+    """The first row of a file holds names of columns, or is unlike all others."""
+    if data.files.header:
+        return
+    first_rows = {split: pairs[0] for split, pairs in data.of_files.items()}
+    rows = [(pair.src, pair.tgt) for pair in first_rows.values()]
+    headers = dict[str, TextPair]()
+    for split, first in first_rows.items():
+        if first.src_place != first.tgt_place or not first.src_place.endswith(":1"):
+            continue  # parallel text, or no first line
+        names = [data.text(side).strip("#'\"").lower() for side in (first.src, first.tgt)]
+        if (
+            set(names) <= set(NAMES_OF_COLUMNS.split())
+            or rows.count((first.src, first.tgt)) > 1
+            or _is_strange(data.of_files[split])
+        ):
+            headers[WORDS[split]] = first
+    if headers:
+        first = next(iter(headers.values()))
+        files = f"{' and '.join(headers)} file" + "s" * (len(headers) > 1)
+        yield Finding(
+            "header",
+            "A file seems to begin with the names of its columns.",
+            f"the first row of the {files} looks like a header: {data.shown(first.src)} and "
+            f"{data.shown(first.tgt)} ({first.src_place})",
+            "data.files.header: true leaves it out",
+        )
+
+
+def _is_strange(pairs: list[TextPair]) -> bool:
+    """Whether the first row is unlike all others: all its symbols occur once in the file, or it
+    alone has a side without a digit."""
+    first, others = pairs[0], pairs[1:]
+    if len(pairs) < FEW or not (first.src and first.tgt):
+        return False
+    for side in SIDES:
+        here, *there = ("".join(symbols) for symbols in _side(pairs, side))
+        if not _has_digit(here) and all(map(_has_digit, there)):
+            return True
+    counts = Counter(s for pair in pairs for s in (*pair.src, *pair.tgt))
+    once = (all(counts[s] == 1 for s in (*p.src, *p.tgt)) for p in others if p.src and p.tgt)
+    return all(counts[s] == 1 for s in (*first.src, *first.tgt)) and not any(once)
+
+
+def _has_digit(text: str) -> bool:
+    return any(map(str.isdigit, text))
+
+
+def several_targets(data: DataRead) -> Iterator[Finding]:
+    """One source is trained with different targets."""
+    targets = dict[tuple[str, ...], dict[tuple[str, ...], None]]()
+    for pair in data.splits["train"]:
+        targets.setdefault(tuple(pair.src), {})[tuple(pair.tgt)] = None
+    several = [(src, tgts) for src, tgts in targets.items() if len(tgts) > 1]
+    if several:
+        source, (first, second, *_) = several[0]
+        yield Finding(
+            "several_targets",
+            "Sources have several targets.",
+            f"{len(several):,} of {len(targets):,} different training sources have several "
+            f"targets: {data.shown(source)} has {data.shown(first)} and {data.shown(second)}",
+            "a model gives one of them, so keep one, or expect an exact match below 1",
+        )
+
+
+def trained_on_too(data: DataRead) -> Iterator[Finding]:
+    """Files that are measured share sources with those that are trained on, or with each other."""
+    earlier = dict[Split, tuple[set[tuple[str, ...]], set[tuple[tuple[str, ...], ...]]]]()
+    for split, pairs in data.splits.items():
+        rows = [(tuple(pair.src), tuple(pair.tgt)) for pair in pairs]
+        for before, (sources, both) in earlier.items():
+            again = sum(src in sources for src, _ in rows)
+            if again and not (split == "valid" and data.files.valid is None):
+                equal = sum(row in both for row in rows)
+                where = "are trained on too" if before == "train" else "validate too"
+                yield Finding(
+                    "trained_on_too",
+                    "Splits share sources.",
+                    f"{again:,} of {len(rows):,} {split} sources {where}, {equal:,} of them with "
+                    "the same target",
+                    "take them out of one file, unless that is meant",
+                )
+        earlier[split] = {src for src, _ in rows}, set(rows)
+
+
+def two_unicode_forms(data: DataRead) -> Iterator[Finding]:
+    """A letter is written in two ways: as one character, and as several."""
+    pairs = [pair for of_file in data.of_files.values() for pair in of_file]
+    texts = ["".join((*pair.src, "\n", *pair.tgt)) for pair in pairs]
+    apart = [text for text in texts if not unicodedata.is_normalized("NFC", text)]
+    composed = {c for text in apart for c in unicodedata.normalize("NFC", text)}
+    composed -= {c for text in apart for c in text}
+    together = {c for text in texts for c in composed.intersection(text)} if composed else set()
+    if together:
+        letter = min(together)
+        yield Finding(
+            "two_unicode_forms",
+            "A letter has two Unicode forms.",
+            f"{letter!r} is written in two ways, as one character and as {len(_parts(letter))} "
+            f"({' '.join(f'U+{ord(c):04X}' for c in _parts(letter))}); {len(apart):,} of "
+            f"{len(texts):,} pairs hold such letters",
+            "to a model these are different symbols: bring the files into one form, NFC "
+            "(unicodedata.normalize in Python)",
+        )
+
+
+def _parts(letter: str) -> str:
+    return unicodedata.normalize("NFD", letter)
+
+
+def empty_sides(data: DataRead) -> Iterator[Finding]:
+    """Pairs without a source or without a target."""
+    pairs = [pair for of_file in data.of_files.values() for pair in of_file]
+    sources = [pair.src_place for pair in pairs if not pair.src]
+    targets = [pair.tgt_place for pair in pairs if not pair.tgt]
+    empty = [
+        f"{len(places):,} have an empty {name} ({places[0]})"
+        for name, places in (("source", sources), ("target", targets))
+        if places
+    ]
+    if empty:
+        yield Finding(
+            "empty_sides",
+            "Pairs have an empty side.",
+            f"of {len(pairs):,} pairs {' and '.join(empty)}",
+            "take them out, unless an empty sequence is meant",
+        )
+
+
+def quotation_marks(data: DataRead) -> Iterator[Finding]:
+    """Sides that stand in quotation marks, as in CSV."""
+    pairs = [pair for of_file in data.of_files.values() for pair in of_file]
+    quoted = [pair for pair in pairs if any(map(_is_quoted, (pair.src, pair.tgt)))]
+    if len(quoted) > len(pairs) / 2:
+        yield Finding(
+            "quotation_marks",
+            "Quotation marks are symbols.",
+            f"in {len(quoted):,} of {len(pairs):,} pairs a side stands in quotation marks, which "
+            f"are a part of its symbols ({quoted[0].src_place})",
+            "take them out; in a file of commas, data.files.format: csv does",
+        )
+
+
+def _is_quoted(symbols: list[str]) -> bool:
+    return len("".join(symbols)) > 1 and symbols[0][0] == symbols[-1][-1] == '"'
+
+
+def _side(pairs: list[TextPair], side: Side) -> list[list[str]]:
+    return [pair.src if side == "src" else pair.tgt for pair in pairs]
+
+
+FINDINGS: tuple[Callable[[DataRead], Iterator[Finding]], ...] = (
+    held_out,
+    text_that_is_not_split,
+    unseen_symbols,
+    first_row_is_a_header,
+    several_targets,
+    trained_on_too,
+    two_unicode_forms,
+    empty_sides,
+    quotation_marks,
+)
+"""What is looked for; what says most comes first."""
