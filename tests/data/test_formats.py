@@ -107,7 +107,7 @@ def test_each_character_is_a_symbol_where_the_keys_say_so(tmp_path):
         ("a.json", '[{"src": "a"}]', "one JSON list; write each of its objects on a line: jq"),
         ("a.jsonl", '"a"', "not a JSON object"),
         ("a.jsonl", '{"src": ["\\ud800"], "tgt": []}', "holds half a character"),
-        ("a.txt", "1\t2\n", "is '1\\t2'; write data.files.format: tsv"),
+        ("a.txt", "1\t2\n", "is '1\\t2'; rename the file, write data.files.format: tsv"),
         ("a.txt", '{"src": 1}\n', "data.files.format: jsonl"),
         ("a.txt", "a b ||| c\n", "tsv, csv, jsonl or scan, or name two files of parallel text"),
         ("a.tsv", "", "holds no pairs; write one on each line"),
