@@ -5,6 +5,9 @@ from pathlib import Path
 
 import pytest
 import yaml
+from conftest import script
+
+from toytrans.checks.rules import CHECKS
 
 ROOT = Path(__file__).parent.parent
 DOCS = sorted((ROOT / "docs").rglob("*.md"))
@@ -42,16 +45,41 @@ def test_every_page_is_in_the_navigation_and_on_the_front_page():
     listed = re.findall(r"[\w/-]+\.md", str(sections))
     pages = ["index.md", *(page.relative_to(ROOT / "docs").as_posix() for page in DOCS)]
     assert sorted(listed) == sorted(pages)  # index.md is README, by scripts/site_pages.py
+    front = README + (ROOT / "docs/checks.md").read_text().replace("](mistakes", "](docs/mistakes")
     for page in pages[1:]:  # README has the first Korean lesson; each has a link to the next
-        assert f"(docs/{page})" in README or page[:11] == "lessons/ko/", page
+        assert f"(docs/{page})" in front or page[:11] == "lessons/ko/", page
 
 
-def test_every_check_is_in_the_table_of_checks():
-    from toytrans.checks.rules import CHECKS
+def test_the_page_of_a_check_is_made_of_what_its_file_says():
+    pages = script("site_pages")
+    table = rows(f"{pages.table_of_checks()}\n\n", "| check | what must hold")
+    assert [row[1:] for row in table] == [[c.title, c.how] for c in CHECKS.values()]
+    for check in CHECKS.values():
+        page = pages.check_page(check)
+        assert page.startswith(f"# {check.name}\n") and check.limits in page
+        assert all(f"**{part.name}**" in page for part in check.parts)
+        assert [f"`{cause.code}`" for cause in check.causes] == [
+            row[0] for row in rows(f"{page}\n\n", "| cause | seen")
+        ]
+        for link in re.findall(r"\]\(\.\./([^)]*)\)", page):
+            assert (ROOT / "docs" / link).exists(), link
 
-    table = rows((ROOT / "docs/checks.md").read_text(), "| check | what must hold")
-    wanted = [[check.name, check.title, check.how] for check in CHECKS.values()]
-    assert table == wanted
+
+def test_a_check_says_what_it_asks():
+    for check in CHECKS.values():
+        assert check.causes and check.parts and all(part.ask.__doc__ for part in check.parts)
+        for cause in check.causes:
+            assert cause.when and "".join(cause.pattern), cause.code
+
+
+def test_the_mistakes_of_the_pages_are_those_of_the_examples():
+    """The examples are run by tests/test_documented_commands.py."""
+    examples = (ROOT / "docs/examples/mistakes.py").read_text()
+    pages = [page for page in DOCS if page.parent.name == "mistakes"]
+    assert len(pages) >= 6
+    for page in pages:
+        shown = re.findall(r"^```py\n(.*?)^```", page.read_text(), re.MULTILINE | re.DOTALL)
+        assert len(shown) >= 2 and all(text in examples for text in shown), page
 
 
 def test_the_results_of_readme_are_those_of_the_boards():

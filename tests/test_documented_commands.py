@@ -37,7 +37,9 @@ from toytrans.sweeps.board import board_names
 CONFIGS = sorted((ROOT / "configs").glob("*.yaml"))
 README = ROOT / "README.md"
 LESSONS = sorted((ROOT / "docs/lessons").glob("[1-9]*.md"))
-PAGES = [*LESSONS, *sorted((ROOT / "docs").glob("*.md")), README]
+DOCS = ROOT / "docs"
+MISTAKES = sorted((DOCS / "mistakes").glob("*.md"))
+PAGES = [*LESSONS, *MISTAKES, *sorted(DOCS.glob("*.md")), README]
 """The Korean lessons show the same."""
 
 THREE_STEPS = ["train.max_steps=3", "data.valid_examples=8", "data.test_examples=8"]
@@ -144,7 +146,8 @@ def made_small(words: list[str]) -> list[str]:
         if steps := [place for place, word in enumerate(words) if word[:16] == "train.max_steps="]:
             del words[steps[0] - 1 : steps[0] + 1]  # CUT has them
     small = CUT + SMALL_BATCHES if words[0] in ("train", "sweep") else []
-    return words + (["--length", "8"] if words[0] == "check" else small)
+    short = [] if "--quick" in words else ["--length", "8"]
+    return words + (short if words[0] == "check" else small)
 
 
 def expected_code(source: str, texts: list[str]) -> int:

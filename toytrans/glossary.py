@@ -1,6 +1,5 @@
 """What a name means: a task, a fault, a check, or a config key; and a new config with comments."""
 
-import re
 from collections.abc import Sequence
 from difflib import get_close_matches
 from pathlib import Path
@@ -169,11 +168,12 @@ def _of_check(name: str) -> Card:
 def _of_cause(code: str) -> Card:
     """The card of a cause; what its words hold in braces is filled in where it is met."""
     cause, name = CAUSES[code], code.partition(".")[0]
+    words, remedy = cause.pattern
     card = {
         "why": f"why the check {name} fails" if name in CHECKS else "why a check of any name fails",
         "seen": cause.when,
-        "says": re.sub(r"{(\w+)[^}]*}", r"<\1>", cause.words),
-        "remedy": re.sub(r"{(\w+)[^}]*}", r"<\1>", cause.remedy),
+        "says": words,
+        "remedy": remedy,
         "read on": f"docs/{cause.read}" if cause.read else "",
     }
     return {heading: text for heading, text in card.items() if text}

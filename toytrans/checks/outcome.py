@@ -5,6 +5,7 @@ causes. The first row that fits the evidence is the cause. So whatever looks clo
 module where a difference begins or at the other mode, adds evidence, and the cause follows from it.
 """
 
+import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal, get_args
@@ -13,6 +14,9 @@ from toytrans.checks.ids import Ids
 
 Verdict = Literal["FAIL", "PASS", "cannot judge", "not asked", "does not apply"]
 """From the one that counts most to the one that counts least."""
+
+MAY_BE_EMPTY = "<(where|others|meant|behind|at_every_place)>"
+"""What stands in words of causes beside the evidence that they are about."""
 
 Evidence = Mapping[str, Any]
 """What was measured and seen, by names."""
@@ -42,6 +46,14 @@ class Cause:
     read: str = ""
     explains: bool = True
 
+    @property
+    def pattern(self) -> tuple[str, str]:
+        """Its words and its remedy with <names> in place of what is filled in; what is filled in
+        with nothing at most places is left out."""
+        named = (re.sub(r"{(\w+)[^}]*}", r"<\1>", text) for text in (self.words, self.remedy))
+        words, remedy = (re.sub(MAY_BE_EMPTY, "", text) for text in named)
+        return words, remedy
+
     def text(self, evidence: Evidence) -> str:
         """What was seen and what to do, in one line."""
         parts = (self.words.format(**evidence), self.remedy.format(**evidence))
@@ -53,14 +65,18 @@ class Counterexample:
     """The smallest pair that was found in which an output moves though it must not.
 
     before, after: the ids (1, S) and (1, T) that are asked. place: of the output that moves. by:
-    how far it moves, NaN where it becomes NaN. text: all of it in words. is_whole: whether the ids
-    are all that changes; not where embeddings hold noise, or where other calls come between.
+    how far it moves, NaN where it becomes NaN. tolerance: how far it may move. precision, mode: of
+    the model that is asked. text: all of it in words. is_whole: whether the ids are all that
+    changes; not where embeddings hold noise, or where other calls come between.
     """
 
     before: Ids
     after: Ids
     place: int
     by: float
+    tolerance: float
+    precision: str
+    mode: str
     text: str
     is_whole: bool
 

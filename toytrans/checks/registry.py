@@ -154,6 +154,7 @@ NAN = Cause(
     when="an ordinary batch has outputs that are NaN at real places",
     words="output is NaN at a real place of an ordinary batch",
     remedy=f"does a mask close every key of a query, and {POLARITY}",
+    read="mistakes/masks-inverted.md",
 )
 """The one cause that any check may meet; those that meet it later follow from the first."""
 

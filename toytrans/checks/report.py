@@ -228,7 +228,8 @@ class Report:
         judged, and what passed, in one line, or each check in lines of its own for `everything`.
         Beside each line its style: a verdict, "title", "cause", "more" or "end"."""
         lines = [(f"{self.subject}, {self.precision}", "title")]
-        lines += self._lines_of_failures()
+        for failure in self.failures:
+            lines += self.lines_of(failure)
         for result in self.expected:
             lines.append((f"expected: {result.name} fails: {result.expected}", "more"))
         for result in self.surprises:
@@ -247,20 +248,18 @@ class Report:
                     lines.append((f"      {name}: {part.message}", "more"))
         return [*lines, *self._lines_of_the_rest(), (self.end, "end")]
 
-    def _lines_of_failures(self) -> list[tuple[str, str]]:
-        """Each failure with its cause, where it shows, its smallest example, and where to read
-        on."""
-        lines, follows = [], self.follows
-        names = {"where": "first seen", "example": "smallest example", "reproduce": "reproduce"}
-        for result in self.failures:
-            said = [result.message, *(f"{names[k]}: {v}" for k, v in result.details.items())]
-            if result.cause is not None:
-                said.append(f"read on: toytrans explain {result.cause.code}")
-            if first := follows.get(result.name):
-                said = [f"may follow from {first}: mend that first"]
-            lines.append((result.headline, "FAIL"))
-            lines += [(f"      {text}", "cause") for text in said]
-        return lines
+    def lines_of(self, failure: Result) -> list[tuple[str, str]]:
+        """A failure with its cause, where it shows, its smallest example, and where to read on; or
+        with the check from which it may follow."""
+        if first := self.follows.get(failure.name):
+            said = [f"may follow from {first}: mend that first"]
+        else:
+            names = {"where": "first seen", "example": "smallest example", "reproduce": "reproduce"}
+            details = failure.details.items()
+            said = [failure.message, *(f"{names[name]}: {text}" for name, text in details)]
+            if failure.cause is not None:
+                said.append(f"read on: toytrans explain {failure.cause.code}")
+        return [(failure.headline, "FAIL"), *((f"      {text}", "cause") for text in said)]
 
     def _lines_of_the_rest(self) -> list[tuple[str, str]]:
         """What was not asked, what was given, and what was tried."""

@@ -111,6 +111,9 @@ def smallest_example(asked: Asked, broken: Broken) -> tuple[Counterexample, str]
         after,
         example.place,
         most if most < NOT_A_NUMBER else float("nan"),
+        asked.tolerance,
+        str(asked.logits.dtype).removeprefix("torch."),
+        asked.model.mode,
         example.said(asked, most),
         is_whole=change.around is contextlib.nullcontext,
     )

@@ -61,7 +61,7 @@ COMMANDS = {
     ),
     "eval": Entry(PROVE, "evaluate", "evaluate", "Measure a run, or compare several."),
     "doctor": Entry(
-        PROVE, "check", "doctor", "Diagnose a run, or without RUN describe this machine."
+        PROVE, "doctor", "doctor", "Diagnose a run, or without RUN describe this machine."
     ),
     "board": Entry(
         PROVE, "sweep", "board", "Train published tasks, and compare with their numbers."

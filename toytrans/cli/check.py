@@ -1,19 +1,18 @@
-"""`toytrans check` and `toytrans doctor`: what is wrong with a model, a run or this machine."""
+"""`toytrans check`: what is wrong with a run, a config or somebody's model."""
 
-import shlex
 import textwrap
 import warnings
-from collections.abc import Iterator
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Any
 
 import torch
 import typer
-from rich.text import Text
 
 import toytrans
 from toytrans.checks.adapters.toytrans import of_model
+from toytrans.checks.example_script import example_script, failure_to_save
 from toytrans.checks.report import Report
 from toytrans.cli.common import (
     AsJson,
@@ -21,22 +20,22 @@ from toytrans.cli.common import (
     Overrides,
     RunArgument,
     TrustCode,
+    rare,
     warn_of_fault,
 )
-from toytrans.cli.explain import print_card, print_pairs
+from toytrans.cli.explain import print_card
+from toytrans.cli.new_files import check_new, write_new
 from toytrans.cli.runs import newest
-from toytrans.cli.terminal import Progress, output, plain, plain_lines
+from toytrans.cli.terminal import Progress, note, output, plain_lines
 from toytrans.config.faults import check_fault_name, fault_remark, openly_named_fault
 from toytrans.config.load import load_config
 from toytrans.data.open import open_dataset
-from toytrans.doctor.findings import Finding, examine
-from toytrans.doctor.machine import describe
-from toytrans.doctor.record import overview, read_snapshot
 from toytrans.errors import UserError
 from toytrans.files import json_text
 from toytrans.model.build import build_model, plant
 from toytrans.references import absolute, trust
 from toytrans.resolve import resolve
+from toytrans.training.devices import choose_device
 from toytrans.user_code import load, refusing
 
 STYLES = {
@@ -46,20 +45,7 @@ STYLES = {
     "cannot judge": "yellow",
     "more": "dim",
     "end": "bold",
-    "wrong": "bold red",
-    "odd": "yellow",
 }
-
-UNITS = {
-    "entropy": "nats: the loss that token frequencies alone would give",
-    "epochs": "times each training pair",
-    "first_loss": "nats",
-    "settled_loss": "nats, in the last quarter",
-    "padding": "padded tokens a real one",
-    "tokens_a_step": "target tokens",
-    "pace": "seconds a step",
-}
-"""What a number of a run counts."""
 
 
 def check(
@@ -81,9 +67,18 @@ def check(
         int | None,
         typer.Option(min=4, max=1000, help="Longest sequence. Default: 64; more is thorough."),
     ] = None,
+    quick: Annotated[bool, typer.Option("--quick", help="Ask the shortest batch alone.")] = False,
     everything: Annotated[
         bool, typer.Option("--all", help="Show every check with its evidence.")
     ] = False,
+    save_example: Annotated[
+        Path | None,
+        typer.Option(metavar="FILE.py", help="Write a script that shows the first failure again."),
+    ] = None,
+    device: Annotated[
+        str | None,
+        rare(help="Where the model is asked: cpu | cuda | cuda:N | mps. Default: where it is."),
+    ] = None,
     as_json: AsJson = False,
 ) -> None:
     """Check that masks, loss and layers do what they should.
@@ -97,8 +92,15 @@ def check(
     """
     # which nn.Transformer makes, or does not make
     warnings.filterwarnings("ignore", ".*nested.tensor", UserWarning)
-    given, planted = _subject(run, config, overrides or [], model, fault, trust_code)
-    asked = {name: value for name, value in (("length", length), ("only", only)) if value}
+    check_new(save_example)
+    chosen = None if device is None else choose_device(device)
+    if run is None and config is None and model is None:
+        run = newest()
+    said: dict[str, Any] = {"run": run, "config": config, "overrides": overrides}
+    said |= {"model": model, "fault": fault, "trust_code": trust_code}
+    given, planted = subject(**said)
+    options = {"length": length, "only": only, "effort": "quick" * quick, "device": chosen}
+    asked = {name: value for name, value in options.items() if value}
     try:
         report = toytrans.check(**({"progress": Progress()} | given | asked))
     except UserError as error:
@@ -112,6 +114,8 @@ def check(
         print(json_text(report.to_dict() | {"fault": planted}))
     else:
         _print(report, planted, everything)
+    if save_example is not None:
+        _save_example(save_example, report, said, chosen)
     if report.verdict == "cannot judge" and report.decisive is not None:
         found = report.decisive
         raise UserError(f"cannot judge {report.subject}: {found.name}: {found.message}")
@@ -119,13 +123,13 @@ def check(
         raise typer.Exit(1)
 
 
-def _subject(
-    run: Path | None,
-    config: Path | None,
-    overrides: list[str],
-    model: str | None,
-    fault: str | None,
-    trust_code: bool,
+def subject(
+    run: str | Path | None = None,
+    config: str | Path | None = None,
+    overrides: Sequence[str] | None = None,
+    model: str | None = None,
+    fault: str | None = None,
+    trust_code: bool = False,
 ) -> tuple[dict[str, Any], str | None]:
     """What is checked, as arguments of `toytrans.check`: what a function of the user's makes, fresh
     weights of a config, or those of a run; and the fault that is in them, perhaps planted here.
@@ -139,12 +143,13 @@ def _subject(
     if model is not None:
         return _made_by(model), None
     if config is not None:
-        settings = resolve(load_config(config, overrides, by_option={"fault": fault}))
+        settings = resolve(load_config(Path(config), overrides or (), by_option={"fault": fault}))
         vocabulary = open_dataset(settings).facts.vocabulary
         torch.manual_seed(settings.seed)
         fresh, name = build_model(settings, vocabulary), f"{config}, fresh weights"
         return {"model": of_model(fresh, settings, vocabulary, name)}, settings.fault
-    loaded = toytrans.load(run or newest(), device="cpu", trust_code=trust_code)
+    assert run is not None
+    loaded = toytrans.load(run, device="cpu", trust_code=trust_code)
     settings = loaded.config
     if fault is not None and settings.fault is not None:
         raise UserError(f"{loaded.path}: {fault_remark(settings.fault)}; leave --break out")
@@ -184,6 +189,26 @@ def _made_by(name: str) -> dict[str, Any]:
     return given
 
 
+def _save_example(
+    path: Path, report: Report, said: dict[str, Any], device: torch.device | None
+) -> None:
+    """Write a script that shows the first failure again; said: arguments of `subject`. Raises
+    UserError."""
+    failure = failure_to_save(report)
+    if failure is None:
+        note(f"nothing fails, so {path} is not written")
+        return
+    texts = {name: str(said[name]) for name in ("run", "config") if said[name] is not None}
+    words = ", ".join(f"{name}={value!r}" for name, value in (said | texts).items() if value)
+    loading = "from toytrans.cli.check import subject"
+    lines = f"given, _ = subject({words})"
+    if device is not None:
+        lines += f'\ngiven["device"] = {str(device)!r}'
+    script = example_script(report, failure, loading, lines)
+    write_new(path, script.encode())
+    note(f"wrote {path}, which shows {failure.name} again; run it with: python {path}")
+
+
 def _print(report: Report, fault: str | None, everything: bool) -> None:
     """The lines of a report, and the card of a fault."""
     console = output()
@@ -193,66 +218,3 @@ def _print(report: Report, fault: str | None, everything: bool) -> None:
         console.print(plain_lines(text), style=STYLES.get(style, ""))
     if name := openly_named_fault(fault):
         print_card(name)
-
-
-# doctor ---------------------------------------------------------------------------------------
-
-
-def doctor(run: RunArgument = None, trust_code: TrustCode = False, as_json: AsJson = False) -> None:
-    """Diagnose a run, or without RUN describe this machine.
-
-    A run is diagnosed from its records, checkpoints and data. Each finding has
-    its evidence, a remedy, and the checks to run. The exit code is 1 if something
-    is wrong, or would stop a training.
-    """
-    if run is None:
-        document = facts = describe()
-        findings: list[tuple[str, ...]] = [("wrong", problem) for problem in facts["problems"]]
-        nothing = "nothing would stop a training"
-    else:
-        snapshot, nothing = read_snapshot(run, trust_code), "nothing looks wrong"
-        symptoms, facts = examine(snapshot), overview(snapshot)
-        healthy = all(each.severity != "wrong" for each in symptoms)
-        document = {"run": str(run), "healthy": healthy, "looked_at": facts}
-        document["symptoms"] = [each._asdict() for each in symptoms]
-        findings = [(each.severity, each.what, *_more(each, run)) for each in symptoms]
-    if as_json:
-        print(json_text(document))
-    else:
-        console = output()
-        known = {name: value for name, value in facts.items() if value not in (None, [], {})}
-        print_pairs(_fact(name, value) for name, value in known.items())
-        console.print()
-        for severity, what, *lines in findings:
-            text = Text("\n").join([plain(what, "bold"), *map(plain, lines)])
-            print_pairs([(Text(severity.ljust(5), STYLES[severity]), text)])
-        if not findings:
-            console.print(nothing)
-    if any(severity == "wrong" for severity, *_ in findings):
-        raise typer.Exit(1)
-
-
-def _more(symptom: Finding, run: Path) -> Iterator[str]:
-    """What is said below a finding."""
-    yield symptom.evidence
-    yield f"remedy: {symptom.remedy}"
-    if symptom.checks:
-        only = ",".join(symptom.checks)
-        yield f"look: toytrans check {shlex.quote(str(run))} --only {only}"
-    if cards := symptom.cards:
-        yield f"looks like {', '.join(cards)}: toytrans explain {cards[0]}"
-
-
-def _fact(name: str, value: Any) -> tuple[Text, Text]:
-    """The name of a fact, and its value with what it counts."""
-    if isinstance(value, dict):
-        value = [f"{key} {number}" for key, number in value.items()]
-    if isinstance(value, list):
-        text = ", ".join(map(str, value))
-    elif isinstance(value, float):
-        text = f"{value:.4g}"
-    else:
-        text = f"{value:,}" if type(value) is int else str(value)
-    decoded = "free-running " * (name == "exact_match")
-    shown = Text(decoded + name.replace("_", " "), "dim")
-    return shown, plain(f"{text} {UNITS.get(name, '')}".rstrip())

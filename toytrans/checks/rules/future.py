@@ -55,6 +55,7 @@ OFF_BY_ONE = FUTURE.cause(
     remedy="is the triangle off by one, in each layer or in some (tril(1) for tril(), triu(2) for "
     "triu(1))?",
     fits=is_a_few_ahead,
+    read="mistakes/causal-mask.md",
 )
 FROM_A_PLACE_ON = FUTURE.cause(
     "from_a_place_on",
@@ -68,6 +69,7 @@ MASK_MISSING = FUTURE.cause(
     when="all outputs see the future",
     words=SEES,
     remedy=f"is the causal mask passed, and {POLARITY}",
+    read="mistakes/causal-mask.md",
 )
 
 
@@ -175,6 +177,7 @@ IN_GRADIENTS = FUTURE.cause(
     when="gradients of an output towards the embeddings of later tokens are not zero",
     words="real outputs depend on {reached}: attention weights there are not zero",
     remedy="is the mask added before softmax, in every layer, the right way round?",
+    read="mistakes/causal-mask.md",
 )
 
 

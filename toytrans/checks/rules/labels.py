@@ -45,6 +45,7 @@ NOT_SHIFTED = LABELS.cause(
     "the model learns to repeat the token it has just read",
     remedy="drop BOS from the labels",
     fits=are_the_inputs,
+    read="mistakes/label-shift.md",
 )
 SHIFTED_TWICE = LABELS.cause(
     "shifted_twice",
@@ -53,12 +54,14 @@ SHIFTED_TWICE = LABELS.cause(
     "behind that: the target is shifted twice",
     remedy="shift it once, in the batch maker or in the model",
     fits=are_two_ahead,
+    read="mistakes/label-shift.md",
 )
 NOT_NEXT = LABELS.cause(
     "not_next",
     when="some labels are not the next decoder input",
     words="{others} of {count}: labels are not what follows in tgt_in",
     remedy="is the target shifted by one, once?",
+    read="mistakes/label-shift.md",
 )
 ROWS_OF_OTHER_PAIRS = LABELS.cause(
     "rows_of_other_pairs",
@@ -145,6 +148,7 @@ FIRST_NOT_SCORED = LABELS.cause(
     when="the loss has no gradient at the first label of any target, and some at others",
     words="the first label of every target is not scored",
     remedy="does the loss drop a place that the batch maker has dropped already?",
+    read="mistakes/label-shift.md",
 )
 END_NOT_SCORED = LABELS.cause(
     "end_not_scored",

@@ -36,6 +36,7 @@ PADS_SCORED = LOSS.cause(
     "scored",
     remedy="pass ignore_index, and divide by the real labels alone",
     fits=pads_are_scored,
+    read="mistakes/loss-counts-pads.md",
 )
 PADS_IN_THE_MEAN = LOSS.cause(
     "pads_in_the_mean",
@@ -43,6 +44,7 @@ PADS_IN_THE_MEAN = LOSS.cause(
     words="{loss} of pair {row} is {inside:.4f}, with pad labels behind it {whole:.4f}: pads are "
     "not scored, but the loss is divided by all places",
     remedy="divide by real labels",
+    read="mistakes/loss-counts-pads.md",
 )
 
 
@@ -104,6 +106,7 @@ MEAN_OF_PLACES = LOSS.cause(
     words=f"{HALVES}: a mean over all places counts pads",
     remedy=DIVIDE_ONCE,
     fits=is_a_mean_of_places,
+    read="mistakes/loss-counts-pads.md",
 )
 SUM = LOSS.cause(
     "sum",

@@ -40,18 +40,21 @@ SEEN_BEHIND_SOURCE = PADS.cause(
     when="outputs move when pads are appended to the source",
     words=PADS_SEEN,
     remedy=f"is the source's pad mask passed to the encoder and to cross-attention, and {POLARITY}",
+    read="mistakes/pads-in-cross-attention.md",
 )
 SEEN_BEHIND_TARGET = PADS.cause(
     "seen_behind_target",
     when="outputs move when pads are appended to the target",
     words=PADS_SEEN,
     remedy=f"is the target's pad mask passed, and is the causal mask, and {POLARITY}",
+    read="mistakes/masks-inverted.md",
 )
 SEEN_BEHIND_BOTH = PADS.cause(
     "seen_behind_both",
     when="outputs move when pads are appended to both sides, and not to one of them alone",
     words=PADS_SEEN,
     remedy=f"are the pad masks passed, and {POLARITY}",
+    read="mistakes/masks-inverted.md",
 )
 SEEN_BEHIND_IDS = PADS.cause(
     "seen_behind_ids",

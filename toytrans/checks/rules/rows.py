@@ -31,6 +31,7 @@ DIFFERS_ALONE = ROWS.cause(
     words="pair {row} of {count} gives other outputs alone than in a padded batch: pads are seen, "
     "or rows are mixed up",
     remedy=f"are all pad masks passed, {POLARITY}",
+    read="mistakes/pads-in-cross-attention.md",
 )
 DEPENDS_ON_ORDER = ROWS.cause(
     "depends_on_order",

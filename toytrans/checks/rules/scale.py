@@ -42,6 +42,7 @@ WRONG_AXIS = SCALE.cause(
     words="{where}softmax runs over another axis than the keys: the weights of a query do not sum "
     "to one",
     remedy="is it softmax(-1)?{others}",
+    read="mistakes/softmax-axis.md",
 )
 CLOSES_NOTHING = SCALE.cause(
     "closes_nothing",
@@ -52,39 +53,41 @@ CLOSES_NOTHING = SCALE.cause(
 
 # A scale that is known as a mistake ------------------------------------------------------------
 
+SEEN = "scores are q k times {factor:.3g}"
+RIGHT = "1 / root of the head's width {inner} is {usual:.3g}"
+
 MODEL_WIDTH = SCALE.cause(
     "model_width",
     when="scores are multiplied with 1 / root of the model's width",
-    words="{where}scores are q k times {factor:.3g}, 1 / root of the model's width {width}",
-    remedy="{right}{meant}{others}",
+    words="{where}" + SEEN + ", 1 / root of the model's width {width}",
+    remedy=RIGHT + "{meant}{others}",
     explains=False,
 )
 SCALED_TWICE = SCALE.cause(
     "twice",
     when="scores are multiplied with 1 / the head's width",
-    words="{where}scores are q k times {factor:.3g}",
-    remedy="{right}: scaled twice, or by the width in place of its root?{meant}{others}",
+    words="{where}" + SEEN,
+    remedy=f"{RIGHT}: scaled twice, or by the width in place of its root?{{meant}}{{others}}",
     explains=False,
 )
 MULTIPLIED = SCALE.cause(
     "multiplied",
     when="scores are multiplied with the root of the head's width",
-    words="{where}scores are q k times {factor:.3g}",
-    remedy="{right}: multiplied in place of divided?{meant}{others}",
+    words="{where}" + SEEN,
+    remedy=RIGHT + ": multiplied in place of divided?{meant}{others}",
     explains=False,
 )
 MISSING = SCALE.cause(
     "missing",
     when="nothing but a product of two projections makes the scores, and there are several heads",
     words="{where}nothing scales the scores q k",
-    remedy="{right}{meant}{others}",
+    remedy=RIGHT + "{meant}{others}",
     explains=False,
 )
 NOT_AS_GIVEN = SCALE.cause(
     "not_as_given",
     when="scores are multiplied with another number than `scale=`",
-    words="{where}scores are q k times {factor:.3g}, and scale={given:g} was given",
-    remedy="{others}",
+    words="{where}" + SEEN + ", and scale={given:g} was given{others}",
     explains=False,
 )
 
@@ -165,9 +168,8 @@ def _wrong_scale(asked: Asked, attention: Softmax) -> Fault | None:
     if near(usual if given is None else given):
         return None
     is_usual = given is None or math.isclose(given, usual, rel_tol=tolerances.SCALE)
-    right = f"1 / root of the head's width {scores.inner} is {usual:.3g}"
     meant = "" if given else f"; if that is meant, give scale={scores.factor:.3g}"
-    evidence = {"factor": scores.factor, "right": right, "meant": meant}
+    evidence = {"factor": scores.factor, "inner": scores.inner, "usual": usual, "meant": meant}
     of_hugging_face = type(attention.module).__module__.startswith("transformers.")
     if is_usual and not of_hugging_face:
         for width in (scores.width, scores.inner * scores.heads):
@@ -186,8 +188,10 @@ def _wrong_scale(asked: Asked, attention: Softmax) -> Fault | None:
     if math.isnan(scores.factor):
         why = "the scores are multiplied with more than numbers: their scale is unknown"
         raise Judged(unsure(why))
-    why = f"scores are q k times {scores.factor:.3g}; {right}. T5, Luong's attention and norms of "
-    raise Judged(unsure(f"{why}queries differ{meant}"))
+    seen, right = SEEN.format(**evidence), RIGHT.format(**evidence)
+    raise Judged(
+        unsure(f"{seen}; {right}. T5, Luong's attention and norms of queries differ{meant}")
+    )
 
 
 def _where(asked: Asked, attention: Softmax) -> str:

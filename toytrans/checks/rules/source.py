@@ -24,6 +24,7 @@ NOTHING_SEEN = SOURCE.cause(
     when="no token of the source moves an output",
     words="no source token moves any {what}: the decoder does not see the source",
     remedy="do the masks close everything?",
+    read="mistakes/masks-inverted.md",
 )
 PLACES_UNSEEN = SOURCE.cause(
     "places_unseen",
@@ -57,6 +58,7 @@ CROSS_ATTENTION_TRIANGLE = SOURCE.cause(
     words="cross-attention looks at the source through a triangle: place t of the target sees "
     "places 0..t of the source alone",
     remedy="the causal mask belongs to self-attention",
+    read="mistakes/causal-mask.md",
 )
 
 SIDE = Side("source", NOTHING_SEEN, PLACES_UNSEEN, IDS_MASKED)

@@ -38,6 +38,7 @@ ONE_LATE = TARGET.cause(
     words="no target token moves the output at its own place, which predicts the token behind it: "
     "the decoder reads its inputs one place late",
     remedy="does the model shift them by itself?",
+    read="mistakes/label-shift.md",
 )
 
 SIDE = Side("target", NOTHING_SEEN, PLACES_UNSEEN, IDS_MASKED)
