@@ -94,7 +94,7 @@ def check(
     warnings.filterwarnings("ignore", ".*nested.tensor", UserWarning)
     check_new(save_example)
     chosen = None if device is None else choose_device(device)
-    if run is None and config is None and model is None:
+    if run is None and config is None and model is None and not overrides:
         run = newest()
     said: dict[str, Any] = {"run": run, "config": config, "overrides": overrides}
     said |= {"model": model, "fault": fault, "trust_code": trust_code}
@@ -148,7 +148,8 @@ def subject(
         torch.manual_seed(settings.seed)
         fresh, name = build_model(settings, vocabulary), f"{config}, fresh weights"
         return {"model": of_model(fresh, settings, vocabulary, name)}, settings.fault
-    assert run is not None
+    if run is None:
+        raise UserError("give a RUN, --config or --model")
     loaded = toytrans.load(run, device="cpu", trust_code=trust_code)
     settings = loaded.config
     if fault is not None and settings.fault is not None:
