@@ -358,6 +358,7 @@ def test_results_of_a_live_page_become_a_table(command: Command, refused) -> Non
     assert [row["student"] for row in rows] == ["", "Ada"]
     assert [row["steps"] for row in rows] == ["620", "9"]
     assert {row["without"] for row in rows} == {"the causal mask"}
+    assert {row["numbers"] for row in rows} == {"30112"}
     assert "the causal mask" in Path("r.html").read_text()
     Path("none.txt").write_text("hello\n")
     assert "holds no line that a live page gives" in refused("exercise", "grade", "none.txt")

@@ -408,6 +408,24 @@ def test_the_other_kernels(js: Any) -> None:
     )
 
 
+def test_the_kernels_are_quicker_than_javascript(js: Any) -> None:
+    """By far; a busy machine slows both down."""
+    quick, plain = js.evaluate(
+        """() => ["WebAssembly", "plain"].map((kind) => {
+          const matrix = (at, rows, columns) => ({ at, rows, columns, step: columns, across: 1 });
+          const kernels = kernelsFor(80000, kind), times = [];
+          const a = matrix(0, 256, 64), b = matrix(20000, 64, 64), c = matrix(40000, 256, 64);
+          for (let n = 0; n < 40; n++) {
+            const began = performance.now();
+            for (let m = 0; m < 3; m++) kernels.product(a, b, c);
+            times.push(performance.now() - began);
+          }
+          return Math.min(...times);
+        })"""
+    )
+    assert quick <= 0.6 * plain
+
+
 # Counting --------------------------------------------------------------------------------------
 
 HALF_LEARNED = chosen_of("copy", model=TINY | {"n_decoder_layers": 1}, lengths=[1, 3])
@@ -529,6 +547,33 @@ def test_pause_goes_on_to_the_same_bits(js: Any) -> None:
     )
     assert 0 <= there["step"] < 60 and there["waited"] == there["step"]
     assert there["losses"] == told_of(js, chosen)["losses"]
+
+
+def test_the_longest_sources_are_counted(js: Any) -> None:
+    """There is memory for them, and for the widest batch of training."""
+    there = js.evaluate(
+        """async (chosen) => {
+          const settings = learningSettings(payload, chosen);
+          return new Promise((resolve, reject) => {
+            const learning = startLearning(settings, (message) => {
+              if (message.type === "failed") reject(new Error(message.message));
+              if (message.type === "done") learning.count({ lengths: [30, 32], pads: 8, of: 30 });
+              if (message.type === "counted" && message.asked) {
+                learning.stop();
+                resolve(message);
+              }
+            });
+            for (const wrong of [{ lengths: [1, 33] }, { pads: 9 }, { pads: -1 }, { of: 0.5 }]) {
+              try {
+                learning.count(wrong);
+                reject(new Error("counted what it cannot"));
+              } catch { /* it was refused */ }
+            }
+          });
+        }""",
+        chosen_of(model=TINY | {"n_encoder_layers": 4}, steps=2, lengths=[16, 16]),
+    )
+    assert (there["of"], there["lengths"], there["pads"]) == (30, [30, 32], 8)
 
 
 def test_without_a_worker_it_learns_in_the_page(js: Any) -> None:
@@ -716,6 +761,10 @@ def test_a_result_is_one_line_that_exercise_grade_reads(js: Any, tmp_path: Path)
     assert [row.student for row in found] == ["", "", "", "", "", "Ada"]
     assert found[2].lengths == "3 to 9" and found[2].model == "textbook"
     assert found[3].model == "d 16, 1 head, 1+2 layers, d_ff 24"
+    assert [row.numbers for row in found[2:4]] == [
+        sum(x.numel() for x in trainer_of(settings_of(chosen)).model.parameters())
+        for chosen in LEARNED[2:]
+    ]
     assert [row.without for row in found] == [
         "",
         "the causal mask",

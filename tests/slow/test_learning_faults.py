@@ -39,7 +39,7 @@ FAULTS = {
     "another constant of the hash": ("0xBF58476D1CE4E5B9n", "0xBF58476D1CE4E5B7n"),
     "sources of another split": ("train: lot > 1n", "train: lot > 0n"),
     "short sources held out": ("< FEWEST_SOURCES", "< 1000"),
-    "a source is drawn again from its old key": ("mix(word(key + again))", "mix(word(key))"),
+    "a source is drawn again from the next key": ("word(key + again)", "word(key + again + 1n)"),
     "full batches and a small one": ("fewest) [plans, high]", "fewest) [, high]"),
     "batches in the order of their lengths": ("of permutation(plans.length", "of plans.keys("),
     "sorted from short to long": ("keys[b] - keys[a]", "keys[a] - keys[b]"),

@@ -132,11 +132,11 @@ def _table_of_results(file: Path, csv: Path | None, page: Path | None) -> None:
         [
             *(row.student or "-", row.task, row.model, row.lengths or "-", row.without or "-"),
             *(f"{row.given:.3f}", f"{row.alone:.3f}"),
-            *map(str, (row.seed, row.steps)),
+            *map(str, (row.numbers, row.seed, row.steps)),
         ]
         for row in found
     ]
-    print_table(said, ("answer given", "alone", "seed", "steps"), shown)
+    print_table(said, ("answer given", "alone", "numbers", "seed", "steps"), shown)
     for line in unread:
         _say(f"line {line.number} is no result: {line.text[:60]}")
 

@@ -10,8 +10,11 @@ import re
 from pathlib import Path
 from typing import NamedTuple
 
+from toytrans.config.load import load_config
 from toytrans.errors import UserError
 from toytrans.files import read_named
+from toytrans.references import SHIPPED
+from toytrans.tokens import FIRST_SYMBOL_ID
 
 TASKS = ("reverse", "copy", "sort")
 """Tasks that a model can learn in a page."""
@@ -31,13 +34,13 @@ the words of a line."""
 MOST_BYTES = 10_000_000
 """Of a file of lines."""
 
-_NUMBER = "[0-9]{1,10}"
+_NUMBER, _SIZE = "[0-9]{1,10}", "[1-9][0-9]{0,3}"
 _WORDS = "|".join(words for _, words in PARTS.values())
 _LINE = re.compile(
     r"(?:(?P<student>.*?): )?"
     rf"(?P<task>{'|'.join(TASKS)}), "
     rf"(?P<model>{'|'.join(MODELS)}"
-    rf"|d {_NUMBER}, {_NUMBER} heads?, {_NUMBER}\+{_NUMBER} layers, d_ff {_NUMBER}), "
+    rf"|d {_SIZE}, {_SIZE} heads?, {_SIZE}\+{_SIZE} layers, d_ff {_SIZE}), "
     rf"seed (?P<seed>{_NUMBER})"
     rf"(?:, lengths (?P<lengths>{_NUMBER} to {_NUMBER}))?, "
     rf"learned (?:with everything|without (?P<without>(?:{_WORDS})(?: and (?:{_WORDS}))*)): "
@@ -47,12 +50,17 @@ _LINE = re.compile(
 
 
 class Result(NamedTuple):
-    """A row of the table. lengths: empty where they are those of the shipped config. without: what
-    the model learned without; empty = nothing. given, alone: shares of pairs that are right."""
+    """A row of the table.
+
+    numbers: parameters of the model. lengths: empty where they are those of the shipped config.
+    without: what the model learned without; empty = nothing. given, alone: shares of pairs that are
+    right, with the answer given and written alone.
+    """
 
     student: str
     task: str
     model: str
+    numbers: int
     seed: int
     lengths: str
     without: str
@@ -92,6 +100,7 @@ def _result(found: re.Match[str]) -> Result:
         found["student"] or "",
         found["task"],
         found["model"],
+        numbers_of(found["model"]),
         int(found["seed"]),
         found["lengths"] or "",
         found["without"] or "",
@@ -99,3 +108,22 @@ def _result(found: re.Match[str]) -> Result:
         float(found["alone"]),
         int(found["steps"]),
     )
+
+
+def numbers_of(model: str) -> int:
+    """The parameters of a model, by what a line calls it: those of the transformer with one table
+    for both embeddings and the output, which is all that learns in a page."""
+    shipped = load_config(SHIPPED / f"{model if model in MODELS else MODELS[0]}.yaml")
+    keys = shipped.model
+    width, inner = keys.d_model, keys.d_ff
+    encoder_layers, decoder_layers = keys.n_encoder_layers, keys.n_decoder_layers
+    if model not in MODELS:
+        sizes = map(int, re.findall("[0-9]+", model))
+        width, _, encoder_layers, decoder_layers, inner = sizes
+    ids = FIRST_SYMBOL_ID + (shipped.data.symbols or 0)
+    attention = 4 * (width * width + width)
+    feed_forward = 2 * width * inner + inner + width
+    norm = 2 * width
+    encoder_layer = attention + feed_forward + 2 * norm
+    decoder_layer = 2 * attention + feed_forward + 3 * norm
+    return ids * width + encoder_layers * encoder_layer + decoder_layers * decoder_layer

@@ -1,8 +1,8 @@
 // What a page calls: settings from what was chosen, and a learning of them in the background.
 
 const SLICE_IN_WORKER = 40, SLICE_IN_PAGE = 12;  // milliseconds
-const LONGEST_LEARNED = 16, LONGEST_COUNTED = 32;  // symbols
-const MOST_WIDTH = 128, MOST_LAYERS = 4, MOST_INNER = 512, MOST_STEPS = 20000, MOST_SEED = 2 ** 31 - 1;
+const LONGEST_LEARNED = 16, LONGEST_COUNTED = 32, MOST_PADS = 8;  // symbols
+const MOST_COUNTED = 5000, MOST_WIDTH = 128, MOST_LAYERS = 4, MOST_INNER = 512, MOST_STEPS = 20000, MOST_SEED = 2 ** 31 - 1;
 
 // All that a learning needs. payload: what the page knows of it. chosen: task, model ("small" or
 // "textbook", or its sizes), seed, lengths, steps, learn ({ causal: false } learns without it); each
@@ -65,15 +65,16 @@ function nameOfSizes(options) {
 }
 
 // Begin to learn, in a worker where one can be made, else in slices in the page. onMessage gets
-// what worker.js tells, and in `made` also where it learns.
+// what worker.js tells, and in `made` also where it learns. After `stop` it gets nothing.
 function startLearning(settings, onMessage) {
-  let hearer = null, hasBegun = false;
+  let hearer = null, hasBegun = false, isStopped = false;
   const said = [];  // until it has begun, so that another can hear it
   const say = (message) => {
     if (!hasBegun) said.push(message);
     hearer.hear(message);
   };
   const told = (message) => {
+    if (isStopped) return;
     hasBegun = true;
     onMessage(message.type === "made" ? { ...message, where: hearer.where } : message);
   };
@@ -88,9 +89,22 @@ function startLearning(settings, onMessage) {
     pause: () => say({ type: "pause" }),
     goOn: () => say({ type: "go on" }),
     weights: () => say({ type: "weights" }),
-    count: (wanted = {}) => say({ ...wanted, type: "count" }),
-    stop: () => hearer.stop(),
+    count: (wanted = {}) => {
+      checkCount(wanted);
+      say({ ...wanted, type: "count" });
+    },
+    stop: () => {
+      isStopped = true;
+      hearer.stop();
+    },
   };
+}
+
+function checkCount({ lengths: [low, high] = [1, 1], pads = 0, of = 1 }) {
+  checkWhole("the shortest length", low, 1, LONGEST_COUNTED);
+  checkWhole("the longest length", high, low, LONGEST_COUNTED);
+  checkWhole("the number of pads", pads, 0, MOST_PADS);
+  checkWhole("the number of pairs", of, 1, MOST_COUNTED);
 }
 
 // The worker runs the text of the very script that this is a part of. null where none can be made;
