@@ -137,7 +137,7 @@ def expected(browser: Any) -> dict[str, Any]:
     """All that a script must compute."""
     page = with_scripts(browser, engine_script())
     data, first = [], []
-    for task, lengths in (("reverse", [2, 7]), ("sort", [3, 16])):
+    for task, lengths in (("reverse", [2, 7]), ("sort", [3, 16]), ("copy", [3, 6])):
         chosen = chosen_of(task, 1, lengths=lengths)
         batches = [listed(batch) for batch in batches_of(settings_of(chosen), 20)]
         data.append(({"chosen": chosen, "count": 20}, batches))
