@@ -2,7 +2,8 @@
 
 const SLICE_IN_WORKER = 40, SLICE_IN_PAGE = 12;  // milliseconds
 const LONGEST_LEARNED = 16, LONGEST_COUNTED = 32, MOST_PADS = 8;  // symbols
-const MOST_COUNTED = 5000, MOST_WIDTH = 128, MOST_LAYERS = 4, MOST_INNER = 512, MOST_STEPS = 20000, MOST_SEED = 2 ** 31 - 1;
+const MOST_WIDTH = 128, MOST_LAYERS = 4, MOST_INNER = 512;
+const MOST_COUNTED = 5000, MOST_STEPS = 20000, MOST_SEED = 2 ** 31 - 1;
 
 // All that a learning needs. payload: what the page knows of it. chosen: task, model ("small" or
 // "textbook", or its sizes), seed, lengths, steps, learn ({ causal: false } learns without it); each
@@ -10,9 +11,10 @@ const MOST_COUNTED = 5000, MOST_WIDTH = 128, MOST_LAYERS = 4, MOST_INNER = 512, 
 function learningSettings(payload, chosen) {
   const { task, model = "small", seed = 0 } = chosen;
   const isNamed = typeof model === "string";
-  const shipped = payload.models[isNamed ? model : "small"];
-  if (!shipped) throw new Error(`no model is called ${model}`);
-  if (!(task in TASKS)) throw new Error(`no task is called ${task}`);
+  const base = isNamed ? model : "small";
+  if (!Object.hasOwn(payload.models, base)) throw new Error(`no model is called ${base}`);
+  if (!Object.hasOwn(TASKS, task)) throw new Error(`no task is called ${task}`);
+  const shipped = payload.models[base];
   const lengths = chosen.lengths || shipped.config.data.train_length;
   const steps = chosen.steps ?? shipped.config.train.max_steps;
   checkWhole("the seed", seed, 0, MOST_SEED);
@@ -32,8 +34,7 @@ function learningSettings(payload, chosen) {
   const train = { ...shipped.config.train, max_steps: steps, warmup_steps: warmup };
   return {
     task, rule: payload.rules[task], seed, lengths, steps, learn, switches,
-    name: isNamed ? model : nameOfSizes(options),
-    base: isNamed ? model : "small",
+    base, name: isNamed ? model : nameOfSizes(options),
     shipped, learnSwitches: payload.switches, version: payload.version,
     symbols: payload.about.symbols,
     config: { data, model: options, train },
@@ -50,7 +51,7 @@ function checkWhole(what, value, least, most) {
 function checkModel(options) {
   const { d_model: width, n_heads: heads, d_ff: inner } = options;
   checkWhole("the width", width, 8, MOST_WIDTH);
-  checkWhole("the number of heads", heads, 1, width / 8);
+  checkWhole("the number of heads", heads, 1, Math.floor(width / 8));
   checkWhole("the number of encoder layers", options.n_encoder_layers, 1, MOST_LAYERS);
   checkWhole("the number of decoder layers", options.n_decoder_layers, 1, MOST_LAYERS);
   checkWhole("the inner width", inner, 8, MOST_INNER);
