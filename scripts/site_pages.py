@@ -19,7 +19,7 @@ from toytrans.checks.registry import ALL_KINDS, Check
 from toytrans.checks.rules import CHECKS
 from toytrans.cli.app import COMMANDS, imported
 from toytrans.glossary import keys
-from toytrans.live.page import live_page
+from toytrans.live.page import learning_page, live_page
 
 if TYPE_CHECKING:
     from mkdocs.structure.files import Files
@@ -51,8 +51,8 @@ def on_config(config: Any) -> Any:
 
 
 def on_files(files: "Files", *, config: Any) -> "Files":
-    """Add README.md as index.md, a page for each check, and the live page of the textbook model as
-    textbook.html."""
+    """Add README.md as index.md, a page for each check, the live page of the textbook model as
+    textbook.html, and that in which a model learns as learn.html."""
     from mkdocs.structure.files import File  # the tables below are made without mkdocs too
 
     root = Path(config.config_file_path).parent
@@ -66,6 +66,7 @@ def on_files(files: "Files", *, config: Any) -> "Files":
     with tempfile.TemporaryDirectory() as folder:
         run = toytrans.train(root / "configs/textbook.yaml", Path(folder) / "textbook")
         files.append(File.generated(config, "textbook.html", content=live_page(run)))
+    files.append(File.generated(config, "learn.html", content=learning_page()))
     return files
 
 

@@ -13,8 +13,8 @@ from conftest import VOCABULARY, model_of
 from live.switched import STATES, SWITCHES, greedy, switched
 from toytrans.data.batches import Batch
 from toytrans.inspection.record import capture
-from toytrans.live.page import template
 from toytrans.live.payload import packed
+from toytrans.live.templates import template
 from toytrans.model.decoding import token_limits
 from toytrans.model.positions import SCHEMES
 from toytrans.model.transformer import Transformer

@@ -596,7 +596,7 @@ def test_what_is_refused(
     command: Command,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    assert "name a run" in refused("live")
+    assert "are about a run; name one" in refused("live", "--checkpoint", "last")
     assert "no such run" in refused("live", "nothing")
     assert "there is no folder no" in refused("live", str(run), "--out", "no/live.html")
     assert "no checkpoint 5" in refused("live", str(run), "--checkpoint", "5")

@@ -10,8 +10,8 @@ from live.switched import STATES, greedy, switched
 from live.test_model_js import ragged
 
 from toytrans import load
-from toytrans.live.page import template
 from toytrans.live.payload import packed
+from toytrans.live.templates import template
 from toytrans.model.decoding import token_limits
 
 pytestmark = pytest.mark.slow

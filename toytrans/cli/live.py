@@ -1,4 +1,5 @@
-"""`toytrans live`: one HTML file in which the model of a run runs."""
+"""`toytrans live`: one HTML file in which a transformer runs, that of a run or one that learns in
+the page."""
 
 from pathlib import Path
 from typing import Annotated
@@ -10,7 +11,7 @@ from toytrans.cli.new_files import check_new, free_name, write_new
 from toytrans.cli.runs import open_run
 from toytrans.cli.terminal import Progress, note
 from toytrans.errors import UserError, printable
-from toytrans.live.page import live_page
+from toytrans.live.page import learning_page, live_page
 
 
 def live(
@@ -22,18 +23,28 @@ def live(
     checkpoint: Checkpoint = "best",
     trust_code: TrustCode = False,
 ) -> None:
-    """Write one HTML page in which the model of a run runs.
+    """Write one HTML page in which a transformer runs.
 
-    Type a source, add pads, switch masks, scale, places or a head off, and see
-    what the model writes, what every head reads, and how many validation pairs
-    stay right. The page opens in any browser and loads nothing. It holds all
-    weights of the model, and some validation and test pairs.
+    Without RUN a model learns in the page itself, in seconds, before your eyes.
+    With RUN the page has the model of that run, with all its weights and some
+    validation and test pairs. Either way, type a source, add pads, switch masks,
+    scale, position codes or a head off, and see what the model writes, what every
+    head reads, and how many validation pairs stay right. The page opens in any
+    browser and loads nothing.
     """
-    if run is None:
-        raise UserError("name a run: `toytrans live runs/textbook`; the page shows a trained model")
     check_new(out)
-    page = live_page(open_run(run, trust_code, checkpoint), Progress()).encode()
+    if run is None:
+        if checkpoint != "best" or trust_code:
+            raise UserError(
+                "--checkpoint and --trust-code are about a run; name one, as in `toytrans live "
+                "runs/textbook --checkpoint last`"
+            )
+        page, what = learning_page().encode(), "a model learns in it as soon as it is open"
+    else:
+        page = live_page(open_run(run, trust_code, checkpoint), Progress()).encode()
+        what = "the page holds all weights of the model, and some validation and test pairs"
     path = out or free_name("live", ".html")
     write_new(path, page)
-    print(printable(f"wrote {path}, {len(page) / 1e6:.1f} MB; open it in a browser"))
-    note("the page holds all weights of the model, and some validation and test pairs")
+    size = f"{len(page) / 1e6:.1f} MB" if len(page) >= 1e6 else f"{len(page) / 1e3:.0f} KB"
+    print(printable(f"wrote {path}, {size}; open it in a browser"))
+    note(what)

@@ -7,7 +7,6 @@ worker of the page runs the same text.
 """
 
 import base64
-from importlib.resources import files
 from typing import Any
 
 from toytrans import __version__
@@ -17,6 +16,7 @@ from toytrans.data.open import open_dataset
 from toytrans.data.tasks import TASKS as TASKS_OF_PROGRAM
 from toytrans.exercises.results import MODELS, PARTS, TASKS
 from toytrans.live.payload import LEARNED_WITHOUT
+from toytrans.live.templates import TEMPLATES, script
 from toytrans.references import SHIPPED
 from toytrans.resolve import resolve
 
@@ -30,8 +30,6 @@ SCRIPTS = (
     "save.js",
 )
 """Of templates/learn/, in the order of the story. Behind model.js, they know nothing of a page."""
-
-TEMPLATES = files("toytrans.live") / "templates"
 
 
 def learning_payload() -> dict[str, Any]:
@@ -75,7 +73,6 @@ def _model(name: str) -> dict[str, Any]:
 
 def engine_script() -> str:
     """All scripts that learn, with the bytes of their kernels."""
-    kernels = base64.b64encode((TEMPLATES / "learn" / "kernels.wasm").read_bytes()).decode()
-    texts = [(TEMPLATES / "learn" / name).read_text(encoding="utf-8") for name in SCRIPTS]
-    model = (TEMPLATES / "model.js").read_text(encoding="utf-8")
-    return "\n".join([model, f'const KERNELS = "{kernels}";', *texts])
+    kernels = base64.b64encode((TEMPLATES / "learn/kernels.wasm").read_bytes()).decode()
+    texts = [script(f"learn/{name}") for name in SCRIPTS]
+    return "\n".join([script("model.js"), f'const KERNELS = "{kernels}";', *texts])

@@ -1,42 +1,62 @@
-"""The page: what it holds of a run, the model in JavaScript and the screen, in one file that loads
-nothing."""
+"""The two pages: that of a run, and that in which a model learns. Each is one file that loads
+nothing: the model in JavaScript, the screen, and what it holds."""
 
 from html import escape
-from importlib.resources import files
 
 from toytrans import __version__
+from toytrans.live.learning import engine_script, learning_payload
 from toytrans.live.payload import Follow, as_script, payload
+from toytrans.live.templates import script, template
 from toytrans.training.run import Run
 
 HEIGHT = 820
 """Pixels of the page in a cell of a notebook."""
 
-SCRIPTS = (
-    *("model.js", "count.js", "draw.js", "subject.js", "state.js", "parts.js"),
-    *("experiments.js", "page.js"),
-)
-"""In the order in which they are read; the first two know nothing of a page."""
+SCREEN = ("count.js", "draw.js", "subject.js", "state.js", "parts.js", "experiments.js", "page.js")
+"""What both pages have behind model.js, in the order in which it is read."""
 
-
-def template(name: str) -> str:
-    """The text of a file in templates/."""
-    return (files("toytrans.live") / "templates" / name).read_text(encoding="utf-8")
+RUN_SCRIPTS = ("model.js", *SCREEN, "run_experiments.js", "run_start.js")
+LEARNING_SCRIPTS = (*SCREEN, "shelf.js", "learn_experiments.js", "learn_start.js")
 
 
 def live_page(run: Run, follow: Follow = lambda what: None) -> str:
-    """The whole document. Raises UserError for a run whose model does not run in a page."""
+    """The page of a run. Raises UserError for a run whose model does not run in a page."""
     data = payload(run, follow)
-    parts = {
-        "TITLE": escape(f"{data['about']['run']}: a transformer to take apart"),
-        "VERSION": __version__,
-        "STYLE": template("style.css"),
-        "DATA": as_script(data),
-        "SCRIPTS": "\n".join(map(template, SCRIPTS)),
-    }
+    return _filled(
+        TITLE=escape(f"{data['about']['run']}: a transformer to take apart"),
+        DATA=_json_element("data", data),
+        SCRIPTS="\n".join(map(script, RUN_SCRIPTS)),
+    )
+
+
+def learning_page() -> str:
+    """The page in which a model learns; it needs no run."""
+    engine = f'<script id="engine">\n{engine_script()}\n</script>'  # a worker runs its text too
+    return _filled(
+        TITLE="A transformer learns",
+        MAY=" 'wasm-unsafe-eval'; worker-src blob:",
+        CHOICES=template("choices.html"),
+        LEARN=template("learn_row.html"),
+        SHELF=template("shelf.html"),
+        TAKING=template("taking.html"),
+        DATA=_json_element("learning", learning_payload()) + engine,
+        SCRIPTS="\n".join(map(script, LEARNING_SCRIPTS)),
+    )
+
+
+def _filled(**parts: str) -> str:
+    """The document with its places filled in; those that are not named stay empty."""
+    empty = dict.fromkeys(("MAY", "CHOICES", "LEARN", "SHELF", "TAKING"), "")
     page = template("page.html")
-    for name, text in parts.items():
+    for name, text in (
+        empty | parts | {"VERSION": __version__, "STYLE": template("style.css")}
+    ).items():
         page = page.replace(f"@{name}@", text)
     return page
+
+
+def _json_element(name: str, data: dict[str, object]) -> str:
+    return f'<script type="application/json" id="{name}">{as_script(data)}</script>'
 
 
 class LivePage:

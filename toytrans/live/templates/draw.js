@@ -43,6 +43,7 @@ function headColour(head) {
   return HEAD_COLOURS[head % HEAD_COLOURS.length];
 }
 
+const PREFERS_STILLNESS = matchMedia("(prefers-reduced-motion: reduce)");
 const DARK = matchMedia("(prefers-color-scheme: dark)");
 
 // [red, green, blue] of a weight from 0 to 1

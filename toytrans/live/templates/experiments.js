@@ -21,59 +21,6 @@ function kept(name, usual) {
   }
 }
 
-// says: text, or [text, act]. asks: guesses, each answered from the counts after one of the acts
-const EXPERIMENTS = [
-  {
-    says: [
-      ["Give it a longer source", () => take(longest([...subject.longer, ...subject.pairs]))],
-      " than it has learned. At which place is the first wrong symbol, and how many such sources "
-        + "does it get right?",
-    ],
-    asks: [
-      { name: "place", after: 0, answer: firstWrongPlace },
-      { name: "% of longer ones", after: 0, answer: (counts) => shareOf(counts.longer) },
-    ],
-  },
-  {
-    says: [
-      "Add ", ["3 pads", () => change({ ...unswitched(), pads: 3 })], ": how many stay right? Then ",
-      ["run without the pad mask", () => change({ ...without("pad"), pads: 3 })], ". And now?",
-    ],
-    asks: [
-      { name: "% with the mask", after: 0, answer: (counts) => shareOf(counts) },
-      { name: "% without it", after: 1, answer: (counts) => shareOf(counts) },
-    ],
-  },
-  {
-    says: [
-      ["Run without the causal mask", () => change({ ...without("causal"), part: "decoder" })],
-      ". How many stay right alone, and how many with the answer given?",
-    ],
-    asks: [
-      { name: "% alone", after: 0, answer: (counts) => shareOf(counts) },
-      { name: "% given", after: 0, answer: ({ given, done }) => percent(given / done) },
-    ],
-  },
-  {
-    says: [
-      ["Run without position codes", () => change(without("places"))],
-      ". Which answers can still come out? And how many ",
-      ["without the scale", () => change(without("scale"))], "?",
-    ],
-    asks: [
-      { name: "% no positions", after: 0, answer: (counts) => shareOf(counts) },
-      { name: "% no scale", after: 1, answer: (counts) => shareOf(counts) },
-    ],
-  },
-  {
-    says: [
-      "Choose a head below, then ", ["switch it off", () => toggleHead(false)],
-      ". How many stay right? Which one can the model do least without?",
-    ],
-    asks: [{ name: "% alone", after: 0, answer: (counts) => shareOf(counts) }],
-  },
-];
-
 function shareOf({ alone, done }) {
   return done ? percent(alone / done) : "no such pairs";
 }
@@ -87,7 +34,7 @@ function firstWrongPlace() {
 
 const guesses = kept("guesses", {}), answers = kept("answers", {});  // by experiment and name
 const reminded = new Set();  // experiments that have asked for a guess
-let asked = null;  // what was done last: its experiment, the act, and the key of its counts
+let asked = null;  // what was done last: its experiment, the act, and the model that it is done to
 
 function askedKey({ name }, experiment = state.experiment) {
   return `${experiment + 1}. ${name}`;
@@ -107,7 +54,7 @@ function showExperiment() {
       guesses[key] = event.target.value;
       keep("guesses", guesses);
     };
-    return element("label", {}, `your guess, ${ask.name}`,
+    return element("label", {}, element("span", {}, "your guess,"), ask.name,
       element("input", {
         type: "text", value: guesses[key] ?? "", autocomplete: "off", oninput: remember,
       }),
@@ -127,16 +74,17 @@ function attempt(act, doIt) {
     setText(byId("try-note"), "Guess first, or click again to see.");
     return;
   }
-  setText(byId("try-note"), "");
-  asked = null;  // while it is being done
-  doIt();
-  asked = { experiment, act, key: countsKey() };
-  if (subject.counts.has(asked.key)) answerGuesses(subject.counts.get(asked.key));
+  const problem = doIt() ?? "";
+  setText(byId("try-note"), problem);
+  if (problem) return;
+  asked = { experiment, act, of: subject };
+  answerGuesses();
 }
 
 // Once the pairs are counted after an act, its guesses are answered, and the run is noted
-function answerGuesses(counts) {
-  if (!asked || asked.key !== countsKey()) return;
+function answerGuesses() {
+  const counts = subject.counts.get(countsKey());
+  if (!counts || asked?.of !== subject || subject.isLearning) return;
   const { experiment, act } = asked;
   asked = null;
   const answered = EXPERIMENTS[experiment].asks.filter((ask) => ask.after === act);
@@ -149,12 +97,9 @@ function answerGuesses(counts) {
   }).join("; "));
 }
 
-// An experiment begins with the model as it learned
 function showNextExperiment(by) {
-  const { part, layer, head } = startingState();
   const experiment = (state.experiment + by + EXPERIMENTS.length) % EXPERIMENTS.length;
-  asked = null;
-  change({ ...unswitched(), part, layer, head, experiment });
+  change({ ...beforeExperiment(), experiment });
   showExperiment();
 }
 
@@ -179,7 +124,7 @@ function showNotes() {
   setText(byId("notes-link"), `Notes ${notes.length}`);
   byId("notes-table").replaceChildren(...(notes.length ? [element("table", { class: "notes" },
     element("thead", {}, element("tr", {},
-      ["", ...NOTED].map((name) => element("th", { scope: "col" }, name)))),
+      ["no.", ...NOTED].map((name) => element("th", { scope: "col" }, name)))),
     element("tbody", {}, notes.map((row, n) => element("tr", {},
       element("th", { scope: "row" }, String(n + 1)),
       row.map((text) => element("td", {}, text))))))] : ["Nothing yet. An act of an experiment "

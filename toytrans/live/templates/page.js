@@ -14,11 +14,17 @@ let weightGrid, fateGrid;
 // isStep: the browser's Back leads to what was there before
 function change(some, isStep = true) {
   state = { ...state, ...some };
+  if (isStep) asked = null;
+  refresh();
+  writeAddress(isStep);
+  count();
+}
+
+// Compute and show what follows from the state, and from the weights
+function refresh() {
   now = compute();
   keepInRange();
   showAll();
-  writeAddress(isStep);
-  count();
   later(showFateOfSource);
 }
 
@@ -55,7 +61,8 @@ function writeAddress(isStep = false) {
 // pass. moved: how far its logits are from those of the model as it learned, without pads.
 // fates: of showFateOfSource
 function compute() {
-  const model = modelAt(state.at), size = model.vocabularySize, switches = switchesOf(state);
+  const model = modelAt(state.at), size = model.vocabularySize;
+  const switches = subject.isLearning ? asLearned() : switchesOf(state);
   const src = model.sourceIds(state.source, state.pads);
   const encoded = model.encode(src, switches);
   const alone = model.greedy(encoded, switches);
@@ -67,10 +74,16 @@ function compute() {
     const logits = rowOf(pass.logits, t, size);
     return { id: likeliest(logits), logits };
   });
-  const sound = model.forward(model.sourceIds(state.source), [BOS, ...read], asLearned());
-  const moved = largestDifference(pass.logits, sound.logits, given.length * size);
+  const moved = subject.isLearning ? 0 : movedFrom(model, read, pass.logits);
   const labels = answer ? [...answer, EOS] : null;
   return { model, size, switches, src, tgtIn, alone, given, labels, pass, moved, fates: null };
+}
+
+// How far logits are from those of the model as it learned, without pads, that has read the same
+function movedFrom(model, read, logits) {
+  const src = model.sourceIds(state.source), tgtIn = [BOS, ...read];
+  const sound = model.forward(src, tgtIn, asLearned());
+  return largestDifference(logits, sound.logits, sound.logits.length);
 }
 
 // The ids of the queries and of the keys of an attention
@@ -93,7 +106,7 @@ function chosenQuery(part = state.part) {
 // For each kept step of training the probabilities at every place, with the answer given. They take
 // a pass for each step, so they come after what was changed is on the screen.
 function showFateOfSource() {
-  if (subject.steps.length > 1) {
+  if (subject.steps.length > 1 && !subject.isLearning) {
     now.fates = subject.steps.map((step) => {
       const model = modelAt(step), src = model.sourceIds(state.source, state.pads);
       const { logits } = model.forward(src, now.tgtIn, now.switches);
@@ -121,11 +134,13 @@ function usualKey() {
 }
 
 let counting = 0;
+const afterCounting = [];  // what is done once the pairs are counted
 
 async function count() {
   const mine = ++counting, isWanted = () => mine === counting;
   const { model, switches } = now, { pads } = state, { counts } = subject, key = countsKey();
   delete document.body.dataset.counted;
+  if (subject.isLearning) return;  // what learns counts itself
   if (!counts.has(key)) {
     await new Promise((resume) => setTimeout(resume, 60));  // what was changed is shown first
     if (!isWanted()) return;
@@ -135,12 +150,15 @@ async function count() {
   }
   const { alone, given, all } = counts.get(key);
   showCounts(counts.get(key));
-  answerGuesses(counts.get(key));
+  if (key === usualKey()) subject.counted = { ...counts.get(key), of: all, step: subject.step };
+  answerGuesses();
   document.body.dataset.counted = `${alone} ${given} ${all}`;
+  for (const act of afterCounting) act();
 }
 
 // Compare with what PyTorch said of a padded batch, in this very browser
 function prove() {
+  if (!subject.proof) return;
   const model = modelAt(subject.step);
   const distances = subject.proof.map(({ src, tgtIn, logits }) =>
     largestDifference(model.forward(src, tgtIn, asLearned()).logits, logits, logits.length));
@@ -161,7 +179,7 @@ function showAll() {
   byId("big").setAttribute("aria-pressed", state.isBig);
   showLines();
   showRun();
-  showSlider();
+  showTraining();
   showMasks();
   showHeads();
   showDecoding();
@@ -250,31 +268,39 @@ function fillFields() {
 
 // Building ----------------------------------------------------------------------------------------
 
-const NORMS = { pre: "before each sublayer", post: "after each residual sum" };
-
-function build() {
-  const { model, train_length: [low, high] } = subject.about;
-  setText(byId("title"), `${subject.about.task}: ${subject.about.rule || "pairs of files"}`);
-  setText(byId("sub"), [
-    `Run ${printable(subject.about.run)}, seed ${subject.about.seed}, step ${subject.step}.`,
+// What the head and the foot of the page say of the model
+function showHead() {
+  const { about, step, pairs, longer } = subject, { model, train_length: [low, high] } = about;
+  setText(byId("title"), `${about.task}: ${about.rule || "pairs of files"}`);
+  const run = subject.settings ? [] : [
+    `Run ${printable(about.run)}, seed ${about.seed}, step ${step}.`,
     `It learned sources of ${low} to ${high} symbols.`,
-    `${subject.about.parameters.toLocaleString("en")} numbers: width ${model.d_model},`,
+  ];
+  setText(byId("sub"), [
+    ...run,
+    `${about.parameters.toLocaleString("en")} numbers: width ${model.d_model},`,
     `${model.n_heads} heads, ${model.n_encoder_layers} encoder and ${model.n_decoder_layers} decoder`,
     "layers.",
   ].join(" "));
+  const counted = subject.settings
+    ? `Counted are the first ${pairs.length} validation pairs of the seed, while it learns in fp32.`
+    : `Counted are the first ${pairs.length} validation pairs, as \`toytrans eval RUN --split valid `
+      + "--examples 500\` does.";
   setText(byId("facts"), [
     `Positions are ${model.positions}; norms stand ${NORMS[model.norm]} (${model.norm}-norm).`,
     "Everything runs in this page; nothing is loaded, sent or kept. Decoding applies the model to",
     "the whole prefix at each step; under the causal mask earlier rows cannot change, so they are",
-    `kept. Counted are the first ${subject.pairs.length} validation pairs, as`,
-    "`toytrans eval RUN --split valid --examples 500` does.",
-    `Made by toytrans ${subject.about.toytrans}.`,
+    `kept. ${counted} Made by toytrans ${about.toytrans}.`,
   ].join(" "));
-  byId("longer").disabled = subject.longer.length === 0;
+  byId("longer").disabled = longer.length === 0;
+}
+
+const NORMS = { pre: "before each sublayer", post: "after each residual sum" };
+
+function build() {
   buildSwitches();
   buildMasks();
   buildTabs();
-  buildTraining();
   weightGrid = new Grid(byId("weights"), "", "weights",
     (row, column) => choose(state.part, row, column), preview);
   fateGrid = new Grid(byId("fate"), "The probability of symbols over training", "weights fate",
@@ -352,41 +378,6 @@ function showMaskOf(part) {
   if (now) showMasks();  // what was hidden had no width
 }
 
-// The curve of the loss, and a slider over the steps whose weights the page has
-function buildTraining() {
-  if (subject.curve.length > 1) {
-    const [first, last] = [subject.curve[0], subject.curve.at(-1)];
-    const ends = [first, last].map(([step, loss]) => `${loss.toFixed(2)} at step ${step}`);
-    const text = `loss while it learned: ${ends.join(", ")}`;
-    byId("training").append(element("figure", {},
-      svgElement("svg",
-        { viewBox: "0 0 100 30", preserveAspectRatio: "none", role: "img", "aria-label": text },
-        svgElement("polyline", { points: curveOf(subject.curve) })),
-      element("figcaption", { class: "soft", "aria-hidden": "true" }, text)));
-  }
-  if (subject.steps.length < 2) {
-    byId("training").append(element("p", { class: "soft" }, "The page has the weights of this step "
-      + "only, so it cannot show how they were learned."));
-    return;
-  }
-  const slider = element("input", {
-    type: "range", id: "at", min: 0, max: subject.steps.length - 1, step: 1,
-    "aria-label": "Step of training whose weights run",
-    oninput: (event) => change({ at: subject.steps[event.target.value] }, false),
-  });
-  const again = () => {
-    change({ at: subject.steps[subject.steps.indexOf(state.at) + 1] }, false);
-    return state.at !== subject.steps.at(-1);
-  };
-  const begin = (event) => {
-    if (state.at === subject.steps.at(-1)) change({ at: subject.steps[0] });
-    play(event.target, again);
-  };
-  byId("training").append(element("div", { class: "slider" }, slider,
-    element("output", { id: "at-step", for: "at" }),
-    element("button", { type: "button", "aria-pressed": "false", onclick: begin }, "Play")));
-}
-
 // Doing -------------------------------------------------------------------------------------------
 
 function listen() {
@@ -408,9 +399,9 @@ function listen() {
   onClick("first", () => goTo(0));
   onClick("back", () => goTo(state.step - 1));
   onClick("next", () => goTo(state.step + 1));
-  onClick("play", (event) => {
+  onClick("play", () => {
     if (state.step === lastStep()) goTo(0);
-    play(event.target, () => {
+    play("play", () => {
       goTo(state.step + 1);
       return state.step < lastStep();
     });
@@ -430,7 +421,6 @@ function listen() {
 }
 
 function listenToWindow() {
-  window.addEventListener("hashchange", start);
   let resizing = null;
   window.addEventListener("resize", () => {
     clearTimeout(resizing);
@@ -477,20 +467,21 @@ function goTo(step) {
   look({ step: Math.max(0, step), key: null });
 }
 
-let playing = null;  // the button and the timer of what goes on
+let playing = null;  // the id of the button, and the timer, of what goes on
 
 // Do something again and again until it says that it is done, or its button is pressed once more
-function play(button, next) {
-  const before = playing?.button;
+function play(id, next) {
+  const before = playing?.id;
   stopPlaying();
-  if (before === button) return;
-  button.setAttribute("aria-pressed", "true");
-  playing = { button, timer: setInterval(() => next() || stopPlaying(), 700) };
+  if (before === id) return;
+  playing = { id, timer: setInterval(() => next() || stopPlaying(), 700) };
+  byId(id).setAttribute("aria-pressed", "true");
 }
 
 function stopPlaying() {
-  clearInterval(playing?.timer);
-  playing?.button.setAttribute("aria-pressed", "false");
+  if (!playing) return;
+  clearInterval(playing.timer);
+  byId(playing.id)?.setAttribute("aria-pressed", "false");
   playing = null;
 }
 
@@ -504,9 +495,8 @@ async function copyLink() {
   setTimeout(() => setText(byId("link"), "Copy link"), 1500);
 }
 
-// Show what the address says
-function start() {
-  const unread = [];
+// Show what the address says; words that mean nothing here are named. unread: those known already
+function start(unread = []) {
   state = readAddress(location.hash, unread);
   fillFields();
   showExperiment();
@@ -515,11 +505,14 @@ function start() {
     ? `Not understood in the address, and passed over: ${unread.map(printable).join(", ")}.` : "");
 }
 
-subject = subjectOfRun(JSON.parse(byId("data").textContent));
-state = startingState();
-build();
-listen();
-showNotes();
-start();
-prove();
-document.body.dataset.ready = "yes";
+// Show a page whose subject is there
+function open(unread) {
+  state = startingState();
+  build();
+  listen();
+  showHead();
+  showNotes();
+  start(unread);
+  prove();
+  document.body.dataset.ready = "yes";
+}

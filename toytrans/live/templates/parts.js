@@ -139,25 +139,85 @@ function longerText({ alone, done, all }) {
     + `${alone} of ${done} alone${so}.`;
 }
 
+// How it learned: a curve, and a slider over the steps whose weights the page has
+function showTraining() {
+  const host = byId("training"), { steps, isLearning } = subject;
+  if (document.activeElement?.id === "at" && byId("at").max == steps.length - 1) {
+    showSlider();  // whoever moves it keeps it
+    return;
+  }
+  host.replaceChildren();
+  if (subject.shares) showShares(host);
+  else showLoss(host);
+  if (isLearning) return;
+  if (steps.length > 1) {
+    host.append(sliderOverSteps());
+    showSlider();
+  } else {
+    host.append(element("p", { class: "soft" },
+      "The page has the weights of this step only, so it cannot show how they were learned."));
+  }
+}
+
+function showLoss(host) {
+  const { curve } = subject;
+  if (curve.length < 2) return;
+  const ends = [curve[0], curve.at(-1)].map(([step, loss]) => `${loss.toFixed(2)} at step ${step}`);
+  const text = `loss while it learned: ${ends.join(", ")}`;
+  host.append(element("figure", {},
+    svgElement("svg",
+      { viewBox: "0 0 100 30", preserveAspectRatio: "none", role: "img", "aria-label": text },
+      svgElement("polyline", { points: curveOf(curve) })),
+    element("figcaption", { class: "soft", "aria-hidden": "true" }, text)));
+}
+
+function sliderOverSteps() {
+  const { steps } = subject;
+  const slider = element("input", {
+    type: "range", id: "at", min: 0, max: steps.length - 1, step: 1,
+    "aria-label": "Step of training whose weights run",
+    oninput: (event) => change({ at: steps[event.target.value] }, false),
+  });
+  const again = () => {
+    change({ at: steps[steps.indexOf(state.at) + 1] }, false);
+    return state.at !== steps.at(-1);
+  };
+  const begin = () => {
+    if (state.at === steps.at(-1)) change({ at: steps[0] }, false);
+    play("play-steps", again);
+  };
+  const isPlaying = String(playing?.id === "play-steps");
+  return element("div", { class: "slider" }, slider,
+    element("output", { id: "at-step", for: "at" }),
+    element("button", {
+      type: "button", id: "play-steps", "aria-pressed": isPlaying, onclick: begin,
+    }, "Play"));
+}
+
 function showSlider() {
-  const slider = byId("at");
-  if (!slider) return;
-  slider.value = subject.steps.indexOf(state.at);
-  slider.setAttribute("aria-valuetext", `step ${state.at}`);
+  byId("at").value = subject.steps.indexOf(state.at);
+  byId("at").setAttribute("aria-valuetext", `step ${state.at}`);
   setText(byId("at-step"), `step ${state.at}`);
 }
 
 // Run with ----------------------------------------------------------------------------------------
 
+// While a model learns, it runs as it learns, and nothing can be thrown.
 function showRun() {
+  const isLearning = Boolean(subject.isLearning), hasPlaces = subject.about.model.positions !== "none";
   for (const [name, { parts }] of Object.entries(SWITCHES)) {
     const on = parts.filter((part) => !state.off.includes(part)).length;
     byId(`switch-${name}`).checked = on === parts.length;
     byId(`switch-${name}`).indeterminate = on > 0 && on < parts.length;
+    byId(`switch-${name}`).disabled = isLearning || (name === "places" && !hasPlaces);
   }
+  for (const id of ["source", "answer", "another", "longer", "head-off"]) {
+    byId(id).disabled = isLearning || (id === "longer" && !subject.longer.length);
+  }
+  for (const box of document.querySelectorAll(".mask-card input")) box.disabled = isLearning;
   setText(byId("pads"), String(state.pads));
-  byId("fewer").disabled = state.pads === 0;
-  byId("more").disabled = state.pads === MOST_PADS;
+  byId("fewer").disabled = state.pads === 0 || isLearning;
+  byId("more").disabled = state.pads === MOST_PADS || isLearning;
   byId("as-learned").disabled = isAsLearned(state) && state.pads === 0;
   setText(byId("status"), statusText());
   setText(byId("short-status"), isAsLearned(state) ? "" : `It runs ${runsText()}.`);
@@ -168,7 +228,9 @@ function showRun() {
 function statusText() {
   const learnedWithout = subject.about.learned_without;
   const learned = "everything" + (learnedWithout.length ? ` but ${namesOf(learnedWithout)}` : "");
-  const first = `This model learned with ${learned}; it now runs ${runsText()}.`;
+  const which = subject.name ? `Model ${subject.name}` : "This model";
+  if (subject.isLearning) return `${which} learns with ${learned}, and runs the same way.`;
+  const first = `${which} learned with ${learned}; it now runs ${runsText()}.`;
   if (state.at !== subject.step) return `${first} Its weights are those of step ${state.at}.`;
   if (isAsLearned(state) && !state.pads) return first;
   const { moved } = now;
@@ -196,7 +258,8 @@ function modelName() {
   const { run, seed, learned_without: off } = subject.about;
   const learned = off.length ? `, learned without ${namesOf(off)}` : "";
   const at = state.at === subject.step ? "" : `, step ${state.at}`;
-  return `${printable(run)}, seed ${seed}${learned}${at}`;
+  const which = subject.name ? `${subject.name}: ${subject.about.task} ` : "";
+  return `${which}${printable(run)}, seed ${seed}${learned}${at}`;
 }
 
 // Parts of model.js in words: "the causal mask and the pad mask of the encoder"
@@ -218,14 +281,20 @@ function whyText() {
     return "Writing alone, the model has no later symbols to read, so there is little for the "
       + "causal mask to hide. With the answer given, every place now reads the very symbol that it "
       + "must predict, which it has never learned to do. The mask is for learning all places in "
-      + "one pass: `toytrans train CONFIG --break no_causal` learns without it.";
+      + "one pass. " + learnWithoutText("no_causal");
   }
   if (SWITCHES.pad.parts.some(isNewlyOff) && !state.pads) {
     return "There are no pads yet, so the pad mask has nothing to hide: add some.";
   }
   if (isAsLearned(state)) return "";
-  return "It was never trained this way: `toytrans train CONFIG --break FAULT` trains without a "
-    + "part, which is another experiment.";
+  return `It was never trained this way. ${learnWithoutText("FAULT")}`;
+}
+
+// Where one finds the other experiment, to learn without a part
+function learnWithoutText(fault) {
+  return subject.settings
+    ? "To learn without a part is another experiment: the row Learn with makes a new model."
+    : `To learn without a part is another experiment: \`toytrans train CONFIG --break ${fault}\`.`;
 }
 
 // Masks -------------------------------------------------------------------------------------------

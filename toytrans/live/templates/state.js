@@ -11,7 +11,7 @@ const SWITCHES = {
   causal: { name: "causal mask", short: "causal", parts: ["causal"] },
   pad: { name: "pad mask", short: "pad", parts: ["encoderPads", "decoderPads", "crossPads"] },
   scale: { name: "scale", short: "scale", parts: ["scale"] },
-  places: { name: "position codes", short: "positions", parts: ["places"] },
+  places: { name: "position codes", short: "places", parts: ["places"] },
 };
 const PADS_OF = { encoder: "encoderPads", decoder: "decoderPads", cross: "crossPads" };
 const SWITCHED = Object.keys(EVERYTHING).filter((part) => part !== "headOff");
@@ -51,6 +51,7 @@ function isAsLearned({ off, headOff }) {
 // What is known of symbols ------------------------------------------------------------------------
 
 function answerTo(source) {
+  if (subject.answerOf) return subject.answerOf(source);
   const text = source.join(" ");
   return [...subject.pairs, ...subject.longer].find((pair) => pair.source.join(" ") === text)?.answer ?? null;
 }
@@ -85,7 +86,7 @@ const NAMES = [
 ];
 
 function addressOf(state) {
-  const start = startingState(), words = [];
+  const start = startingState(), words = subject.chosen ? learnedWords(subject.chosen) : [];
   const add = (name, value, usual) => {
     if (value !== usual) words.push(`${name}=${value}`);
   };
@@ -135,8 +136,7 @@ function symbolsOfWord(word) {
 // The state of an address. What it does not say, or says wrongly, is as at the start; words that
 // mean nothing here are added to `unread`.
 function readAddress(hash, unread = []) {
-  const words = hash.slice(1).split("&").filter(Boolean);
-  const said = new Map(words.map((word) => [word.split("=")[0], word.slice(word.indexOf("=") + 1)]));
+  const said = wordsOfAddress(hash);
   const start = startingState(), state = { ...start };
   const wordOfName = (name, isGood, usual) => {
     if (!said.has(name)) return usual;
@@ -158,7 +158,8 @@ function readAddress(hash, unread = []) {
   const chosen = wordOfName("head", headNamed, null);
   if (chosen) [state.part, state.layer, state.head] = headNamed(chosen);
   const at = wordOfName("at", (word) => subject.steps.includes(Number(word)), state.at);
-  unread.push(...words.filter((word) => !NAMES.includes(word.split("=")[0])));
+  const names = [...NAMES, ...(subject.chosen ? LEARNED_NAMES : [])];
+  unread.push(...[...said.keys()].filter((name) => !names.includes(name)));
   return Object.assign(state, {
     off: offIn(said.get("run") ?? "", unread),
     headOff: wordOfName("off", headNamed, ""),
@@ -170,6 +171,11 @@ function readAddress(hash, unread = []) {
     experiment: number("exp", 1, EXPERIMENTS.length, 1) - 1,
     isBig: wordOfName("view", (word) => word === "big", "") === "big",
   });
+}
+
+function wordsOfAddress(hash) {
+  const words = hash.slice(1).split("&").filter(Boolean);
+  return new Map(words.map((word) => [word.split("=")[0], word.slice(word.indexOf("=") + 1)]));
 }
 
 // What is off after "-causal+pad"

@@ -90,6 +90,7 @@ function startLearning(settings, onMessage) {
     pause: () => say({ type: "pause" }),
     goOn: () => say({ type: "go on" }),
     weights: () => say({ type: "weights" }),
+    end: () => say({ type: "end" }),
     count: (wanted = {}) => {
       checkCount(wanted);
       say({ ...wanted, type: "count" });

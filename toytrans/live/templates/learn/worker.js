@@ -7,6 +7,7 @@
 //     pause, go on                   what comes after a pause has the same bits as without it
 //     weights                        ask for the weights of this step
 //     count { lengths, pads, of }    ask for a count; each may be left out
+//     end                            be done at this step
 //     stop                           for good
 //
 // and it tells
@@ -21,7 +22,9 @@
 //     weights { step, tensors, shapes, pairsUsed }
 //                                            numbers by the names of a checkpoint; pairs of training
 //                                            that were dealt up to this step
-//     paused { step }, done { step, seconds }, failed { message }
+//     done { step, seconds, met }            met: of each of those pairs, whether training has met
+//                                            its source
+//     paused { step }, failed { message }
 //
 // Weights and a count come by themselves at step 0 and at the end, counts some forty times between.
 
@@ -45,6 +48,7 @@ class Learning {
       else if (message.type === "pause") this.pause();
       else if (message.type === "weights") this.tellWeights();
       else if (message.type === "count") this.count({ ...message, asked: true });
+      else if (message.type === "end") this.endHere();
       else if (message.type === "stop") this.stop();
     });
   }
@@ -134,10 +138,18 @@ class Learning {
     }
   }
 
+  // At a step before the last, which has not been counted
+  endHere() {
+    this.count({});
+    this.end();
+  }
+
   end() {
     this.isGoing = false;
     this.tellWeights();
-    this.tell({ type: "done", step: this.learner.step, seconds: this.seconds });
+    const met = this.pairs.pairs("valid", 0, COUNTED_PAIRS)
+      .map(({ source }) => this.met.has(source.join()));
+    this.tell({ type: "done", step: this.learner.step, seconds: this.seconds, met });
   }
 
   tellSteps() {

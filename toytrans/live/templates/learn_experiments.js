@@ -1,0 +1,115 @@
+// What the page asks in which a model learns.
+
+// says: text, or [text, act]; an act may return a sentence in place of what it could not do.
+// asks: guesses, each answered from the counts after one of the acts
+const EXPERIMENTS = [
+  {
+    says: [
+      ["Let it learn", () => learnWith([])],
+      ". How many sources will it get right alone in the end? And how many that are longer than any "
+        + "it has learned? ",
+      ["Look at one", () => onSound(() => take(longest(subject.longer)))], ".",
+    ],
+    asks: [
+      { name: "% alone", after: 0, answer: (counts) => shareOf(counts) },
+      { name: "% of longer ones", after: 0, answer: (counts) => shareOf(counts.longer) },
+    ],
+  },
+  {
+    says: [
+      "Add ", ["3 pads", () => onSound(() => change({ ...unswitched(), pads: 3 }))],
+      ": how many stay right? Then ",
+      ["run without the pad mask", () => onSound(() => change({ ...without("pad"), pads: 3 }))],
+      ". And now?",
+    ],
+    asks: [
+      { name: "% with the mask", after: 0, answer: (counts) => shareOf(counts) },
+      { name: "% without it", after: 1, answer: (counts) => shareOf(counts) },
+    ],
+  },
+  {
+    says: [
+      ["Run without the causal mask",
+        () => onSound(() => change({ ...without("causal"), part: "decoder" }))],
+      ", which it has learned with. How many stay right alone, and how many with the answer given?",
+    ],
+    asks: [
+      { name: "% alone", after: 0, answer: (counts) => shareOf(counts) },
+      { name: "% given", after: 0, answer: givenShareOf },
+    ],
+  },
+  {
+    says: [
+      ["Learn again without the causal mask", () => learnWith(["causal"])],
+      ": a new model, which has never had it. How many will be right alone, and how many with the "
+        + "answer given?",
+    ],
+    asks: [
+      { name: "% alone", after: 0, answer: (counts) => shareOf(counts) },
+      { name: "% given", after: 0, answer: givenShareOf },
+    ],
+  },
+  {
+    says: [
+      ["Learn without the pad mask", () => learnWith(["pad"])], ", then ",
+      ["add 3 pads", () => onOther(["pad"], () => change({ ...unswitched(), pads: 3 }))],
+      ". Then ", ["put the mask back", () => onOther(["pad"], () => change({ off: [], pads: 3 }))],
+      ". How many are right each time?",
+    ],
+    asks: [
+      { name: "% learned", after: 0, answer: (counts) => shareOf(counts) },
+      { name: "% with 3 pads", after: 1, answer: (counts) => shareOf(counts) },
+      { name: "% mask back", after: 2, answer: (counts) => shareOf(counts) },
+    ],
+  },
+  {
+    says: [
+      ["Learn to reverse without position codes", () => learnWith(["places"], "reverse")], ", and ",
+      ["to sort without them", () => learnWith(["places"], "sort")],
+      ". Which of the two can be learned?",
+    ],
+    asks: [
+      { name: "% reverse", after: 0, answer: (counts) => shareOf(counts) },
+      { name: "% sort", after: 1, answer: (counts) => shareOf(counts) },
+    ],
+  },
+];
+
+function givenShareOf({ given, done }) {
+  return percent(given / done);
+}
+
+// Learn a new model without some parts
+function learnWith(off, task = wanted.task) {
+  if (running) return "A model is learning; wait until it has, or press Pause and take it as it is.";
+  wanted = { ...wanted, off, task };
+  fillChoices();
+  learn(wanted);
+  return "";
+}
+
+// Do something to the model that learned with everything; it is shown first
+function onSound(act) {
+  return onOther([], act);
+}
+
+function onOther(off, act) {
+  if (running) return "A model is learning; wait until it has.";
+  const about = learnedWithoutJust(off, wanted.task);
+  if (!about) return `First let one learn ${off.length ? `without ${namesOfLearning(off)}` : ""}.`;
+  if (about !== subject) showSubject(about);
+  act();
+  return "";
+}
+
+// Each begins with the model that learned with everything, as it learned.
+function beforeExperiment() {
+  if (!running) {
+    wanted = { ...wanted, off: [] };
+    const sound = learnedWithoutJust([], wanted.task);
+    if (sound && sound !== subject) showSubject(sound);
+    showLearning();
+  }
+  const { part, layer, head } = startingState();
+  return { ...unswitched(), part, layer, head };
+}
