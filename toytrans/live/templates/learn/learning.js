@@ -1,7 +1,7 @@
 // What a page calls: settings from what was chosen, and a learning of them in the background.
 
 const SLICE_IN_WORKER = 40, SLICE_IN_PAGE = 12;  // milliseconds
-const LONGEST_LEARNED = 16, LONGEST_COUNTED = 32, MOST_PADS = 8;  // symbols
+const LONGEST_LEARNED = 16, LONGEST_COUNTED = 32, MOST_PADS_COUNTED = 8;  // symbols
 const MOST_WIDTH = 128, MOST_LAYERS = 4, MOST_INNER = 512;
 const MOST_COUNTED = 5000, MOST_STEPS = 20000, MOST_SEED = 2 ** 31 - 1;
 
@@ -105,7 +105,7 @@ function startLearning(settings, onMessage) {
 function checkCount({ lengths: [low, high] = [1, 1], pads = 0, of = 1 }) {
   checkWhole("the shortest length", low, 1, LONGEST_COUNTED);
   checkWhole("the longest length", high, low, LONGEST_COUNTED);
-  checkWhole("the number of pads", pads, 0, MOST_PADS);
+  checkWhole("the number of pads", pads, 0, MOST_PADS_COUNTED);
   checkWhole("the number of pairs", of, 1, MOST_COUNTED);
 }
 

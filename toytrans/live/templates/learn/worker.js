@@ -68,7 +68,7 @@ class Learning {
     this.settings = settings;
     this.train = { ...config.train, max_steps: steps };
     this.pairs = new TaskPairs(config.data, seed);
-    const longest = LONGEST_COUNTED + MOST_PADS + 1;  // which no training batch is as wide as
+    const longest = LONGEST_COUNTED + MOST_PADS_COUNTED + 1;  // which no training batch is as wide as
     const size = FIRST_SYMBOL + symbols.length;
     this.learner = new Learner(config.model, size, switches, longest, kernels);
     this.learner.load(firstWeights(this.learner.parameters, seed));
