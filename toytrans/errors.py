@@ -40,13 +40,10 @@ def shortened(text: str) -> str:
 HOW_TO_SEPARATE = "put spaces between symbols, and each sequence in quotes of its own"
 
 
-MOST_LISTED = 10
-
-
-def listed(names: Sequence[str]) -> str:
+def listed(names: Sequence[str], most: int = 10) -> str:
     """Names with commas, the first ones of many."""
-    more = f" and {len(names) - MOST_LISTED} more" if len(names) > MOST_LISTED else ""
-    return ", ".join(names[:MOST_LISTED]) + more
+    more = f" and {len(names) - most} more" if len(names) > most else ""
+    return ", ".join(names[:most]) + more
 
 
 def share(value: float) -> str:
@@ -59,9 +56,11 @@ def share(value: float) -> str:
 
 
 def did_you_mean(name: str, names: Iterable[str]) -> str:
-    """The end of an error about an unknown name: the nearest known name, or all of them."""
+    """The end of an error about an unknown name: the nearest known name, or all of them. One with
+    other digits is never near: fp16 does not mean fp64."""
     names = list(names)
-    near = get_close_matches(name, names, n=1)
+    digits = [c for c in name if c.isdigit()]
+    near = [n for n in get_close_matches(name, names) if [c for c in n if c.isdigit()] == digits]
     near = near or [known for known in names if known.lower() == name.strip().lower()]
     return f"did you mean {near[0]}?" if near else f"there are {', '.join(names)}"
 

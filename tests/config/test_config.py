@@ -166,6 +166,30 @@ def test_a_mistake_in_a_file_is_refused_with_its_line(tmp_path, text, fragments)
     assert message.startswith(str(tmp_path / "run.yaml"))
 
 
+@pytest.mark.parametrize(
+    ("text", "line", "says"),
+    [
+        ("data:\n\ttask: copy\n", 2, "a tab; indent with blanks"),
+        ("data: {task: copy}\n---\nseed: 1\n", 2, "a second document begins; keep one"),
+        ("seed: 1\ndata: {task: 'copy}\n", 2, "a quotation mark that opens here is not closed"),
+        ("data\uff1a\n  task: copy\n", 1, "a full-width colon"),
+        ("data:\n  task\uff1a copy\n", 1, "write a colon and a blank: task: copy"),
+        ("data: {task:copy}\n", 1, "write a colon and a blank: task: copy"),
+        ("data: {task: copy\nseed: 1\n", 1, "a bracket that opens here is not closed"),
+        ("data:\n  task: copy\n seed: 3\n", 3, "odd indentation"),
+        ("seed: @x\n", 1, "a value cannot begin with @; put it in quotes"),
+        ("a: b: c\n", 1, "a colon in an odd place"),
+    ],
+)
+def test_what_is_not_yaml_is_told_in_plain_words(tmp_path, text, line, says):
+    refused_with((f"run.yaml:{line}: ", says), tmp_path, text)
+
+
+def test_a_section_with_nothing_below_it_is_empty(tmp_path):
+    assert load(tmp_path, "data: {task: copy}\nmodel:\ntrain:\n").model.d_model == 64
+    refused_with(("run.yaml:1: data: nothing to learn from",), tmp_path, "data:\nmodel:\n")
+
+
 def test_a_file_of_ten_thousand_brackets_is_refused_in_a_line(tmp_path):
     refused_with(("run.yaml", "nested too deeply"), tmp_path, "a: " + "[" * 10_000 + "]" * 10_000)
 
@@ -200,6 +224,18 @@ def test_a_file_that_is_too_large_missing_or_a_directory_is_refused(tmp_path):
         ("train..lr=3", ("--set train..lr=3", "section.key=value")),
         ("seed=[1", ("--set seed", "not YAML")),
         ("fault=no_casual", ("fault: found 'no_casual'; ", "did you mean no_causal?")),
+        ("train.learning_rate=1", ("train.learning_rate: unknown key", "that is train.lr here")),
+        ("model.layer_norm=pre", ("that is model.norm here (pre or post)",)),
+        ("model.num_layers=2", ("model.n_encoder_layers and model.n_decoder_layers",)),
+        ("data.train=a.tsv", ("that is data.files.train here",)),
+        ("train.batch_size=9", ("data.batch_tokens here (in padded tokens",)),
+        ("train.fp16=true", ("train.precision here", "there is no fp16")),
+        ("train.precision=fp16", ("found 'fp16'; did you mean bf16?",)),
+        ("train.precision=fp8", ("there are auto, fp32, bf16, fp64",)),
+        ("train.optimizer=sgd", ("because the optimizer is AdamW; leave it out",)),
+        ("train.clip_norm=None", ("found 'None', expected a number; null is YAML's None",)),
+        ("train.max_stps=3", ("did you mean train.max_steps?",)),
+        ("train.drop=1", ("train has accumulate",)),  # nothing is near enough
         ("data.task=revers", ("data.task: found 'revers'; ", "did you mean reverse?")),
         ("model.positions=rotry", ("model.positions: found 'rotry'; ", "did you mean rotary?")),
         ("model.cross_positions=rotary", ("cross_positions: found 'rotary'; ", "none, anchored")),
@@ -208,6 +244,15 @@ def test_a_file_that_is_too_large_missing_or_a_directory_is_refused(tmp_path):
 def test_an_override_that_is_refused_is_explained(tmp_path, override, fragments):
     message = refused_with(fragments, tmp_path, PLAIN, override)
     assert message.startswith("--set")  # the file is innocent
+
+
+def test_other_programs_names_lead_to_keys_that_there_are():
+    every = {key.path for key in keys()}
+    names = [name for of_key in (*NAMES_OF.values(), *NO_KEY.values()) for name in of_key.split()]
+    assert len(set(names)) == len(names) > 250 and not every & set(names)
+    for key in NAMES_OF:
+        assert key.startswith(("--out", "eval ")) or every >= set(re.split(" and | or ", key)), key
+    assert set(REMARKS) <= set(NAMES_OF)
 
 
 # Contradictions ------------------------------------------------------------------------------

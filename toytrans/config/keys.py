@@ -93,12 +93,18 @@ def _as_yaml(value: Any) -> str:
     return str(value).lower() if isinstance(value, bool) else str(value)
 
 
+LIKE, ALIKE = 0.75, 0.85
+"""How like a known key must be in its own section, and elsewhere, where a like name may well mean
+something else."""
+
+
 def nearest_key(section: str, name: str) -> str:
     """The key most like this one, first of its own section, then anywhere; empty without one."""
-    for candidates in ([key for key in keys() if key.section == section], keys()):
-        names = {key.name: key.path for key in candidates}
-        near = get_close_matches(name, names, n=1)
-        near += [known for known in names if name.startswith(known) and len(known) > 1]
-        if near:
-            return names[near[0]]
-    return ""
+    own = {key.name: key.path for key in keys() if key.section == section}
+    near = get_close_matches(name, own, n=1, cutoff=LIKE)
+    near += [known for known in own if name.startswith(known) and len(known) > 1]
+    if near:
+        return own[near[0]]
+    every = {key.name: key.path for key in keys()}
+    near = get_close_matches(name, every, n=1, cutoff=ALIKE)
+    return every[near[0]] if near else ""

@@ -148,8 +148,11 @@ def check_and_trust(tree: Tree) -> Config:
 
 
 def validate(kind: type[Description], tree: Tree) -> Description:
-    """The config or the settings of a tree of values, in which nothing is trusted. Raises UserError
-    with file, line and key."""
+    """The config or the settings of a tree of values, in which nothing is trusted. A section with
+    nothing below it is empty. Raises UserError with file, line and key."""
+    for section in ("data", "model", "train"):
+        if tree.values.get(section, {}) is None:
+            tree.values[section] = {}
     try:
         with naming_origins(tree.origins):
             return kind.model_validate(tree.values)

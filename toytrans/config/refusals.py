@@ -3,12 +3,15 @@
 `toytrans.config.load` asks for that line where a config is refused, and for nothing else.
 """
 
+import re
 from typing import Any
 
 from pydantic import ValidationError
 
 from toytrans.config.keys import keys, nearest_key
+from toytrans.config.other_names import what_it_is_here
 from toytrans.config.yaml import IN_PYTHON, KeyOrigins, show_value
+from toytrans.config.yaml_words import FULL_WIDTH
 from toytrans.errors import did_you_mean
 
 BOUNDS = {"ge": "at least", "gt": "more than", "le": "at most", "lt": "less than"}
@@ -55,10 +58,22 @@ def reason_of(error: ValidationError, origins: KeyOrigins) -> str:
 
 def _instead_of(section: str, name: str) -> str:
     """What may be meant by an unknown key."""
+    if hint := _colon_of(name):
+        return hint
+    if here := what_it_is_here(section, name):
+        return here
     if near := nearest_key(section, name):
         return f"did you mean {near}?"
     names = sorted(key.name for key in keys() if key.section == section)
     return f"{section or 'a config'} has {', '.join(names)}"
+
+
+def _colon_of(text: Any) -> str:
+    """The remedy for text that holds the colon of a key; empty for other values."""
+    found = (
+        re.fullmatch(rf"(\w+)\s*[:{FULL_WIDTH}]\s*(.*)", text) if isinstance(text, str) else None
+    )
+    return f"write a colon and a blank: {found[1]}: {found[2]}".rstrip() if found else ""
 
 
 def _expected(problem: Any, path: str) -> str:
@@ -72,4 +87,7 @@ def _expected(problem: Any, path: str) -> str:
     for name, phrase in BOUNDS.items():
         if name in context:
             return f", expected {phrase} {context[name]}"
-    return f", expected {EXPECTED.get(kind.partition('_')[0], str(problem['msg']))}"
+    if kind == "model_type" and (hint := _colon_of(problem["input"])):
+        return f"; {hint}"
+    expected = EXPECTED.get(kind.partition("_")[0], str(problem["msg"]))
+    return f", expected {expected}" + "; null is YAML's None" * (problem["input"] == "None")

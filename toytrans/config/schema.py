@@ -80,7 +80,6 @@ Fault = Annotated[
     AfterValidator(check_fault_name),
     Field(json_schema_extra={"format": "name or hidden name", "enum": list(FAULTS)}),
 ]
-FormatName = Literal["text", "tsv", "csv", "jsonl", "scan"]
 PadMask = Literal["keys", "keys_and_queries"]
 
 
@@ -109,7 +108,7 @@ class FilesConfig(Section):
     """Validation file. null holds out 5% of train, chosen by the seed."""
     test: AbsolutePaths | None = None
     """Test file. null means no test data."""
-    format: FormatName | None = None
+    format: Literal["text", "tsv", "csv", "jsonl", "scan"] | None = None
     """File format. null takes it from the name of each file; two files are text."""
     columns: Annotated[tuple[Positive, Positive], Strict(False)] | None = None
     """Columns of source and target in tsv and csv, counted from 1. null means [1, 2], and that

@@ -96,9 +96,10 @@ def parse_yaml(text: str, name: str, *, numbered: bool) -> tuple[Any, dict[str, 
             origins[key] = origin
         return loader.construct_document(node), origins
     except yaml.MarkedYAMLError as error:
-        at = error.problem_mark or error.context_mark
-        origin = place(at.line) if at else name
-        problem = error.problem or error.context
+        from toytrans.config.yaml_words import explain
+
+        line, problem = explain(error, text)
+        origin = place(line)
     except yaml.reader.ReaderError as error:
         origin, problem = place(text.count("\n", 0, error.position)), "a control character"
     except RecursionError:
