@@ -2,6 +2,7 @@
 place and the remedy, values that follow from others, and a saved config that reads back equal."""
 
 import math
+import re
 import subprocess
 import sys
 from itertools import zip_longest
@@ -16,6 +17,7 @@ from toytrans.cli.app import COMMANDS, imported
 from toytrans.config.faults import FAULTS, decoded_fault, fault_remark, hide, openly_named_fault
 from toytrans.config.keys import keys
 from toytrans.config.load import as_yaml, load_config, load_settings
+from toytrans.config.other_names import NAMES_OF, NO_KEY, REMARKS
 from toytrans.config.schema import Settings
 from toytrans.config.yaml import read_yaml, write_yaml
 from toytrans.data.tasks import TASKS

@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 import torch
 from conftest import Command, call, given_config, made_once, model_of, tiny_yaml
+from forked import COMMAND, Forked
 
 import toytrans
 from toytrans import export
@@ -120,6 +121,71 @@ def test_options(options: dict[str, object], name: ExportFormat, norm: str, tmp_
     else:
         export.export(run, name, tmp_path / "out")
         assert_equal_tokens(run, name, tmp_path / "out")
+
+
+@pytest.mark.parametrize("name", FORMATS)
+def test_an_empty_source(name: ExportFormat, tmp_path: Path):
+    """Where the runtime computes an answer for it, that is ours."""
+    pytest.importorskip(PACKAGES.get(name, name))
+    run = run_of("sinusoidal")
+    export.export(run, name, tmp_path / "out")
+    ((ours, theirs),) = export.compare(run, name, tmp_path / "out", [[2]])
+    assert len(ours) > 1, "something is written of nothing"
+    assert theirs == (ours if export.FORMATS[name].reads_empty else [])
+
+
+def test_what_transformers_pads_on_the_right_gives_our_tokens(tmp_path: Path):
+    """The names in the folder are those that transformers 4 and 5 know."""
+    pytest.importorskip("transformers")
+    from transformers import AutoModelForSeq2SeqLM, AutoTokenizer
+
+    for norm in ("pre", "post"):
+        run, out = run_of("sinusoidal", norm=norm), tmp_path / norm
+        export.export(run, "huggingface", out)
+        about = json.loads((out / "tokenizer_config.json").read_text())
+        assert about["tokenizer_class"] == "PreTrainedTokenizerFast"
+        assert about["padding_side"] == "right"
+        assert about["model_input_names"] == ["input_ids", "attention_mask"]
+        tokenizer = AutoTokenizer.from_pretrained(out)
+        model = AutoModelForSeq2SeqLM.from_pretrained(out)
+        sources = ["5 7 9", "1", "", "0 11 3 4 4 8"]
+        inputs = tokenizer(sources, return_tensors="pt", padding=True)
+        assert (inputs["input_ids"] == 0).any(), "some are padded"
+        tokens = model.generate(**inputs, max_new_tokens=10)
+        answers = tokenizer.batch_decode(tokens, skip_special_tokens=True)
+        assert [a.split() for a in answers] == [t.split()[:10] for t in run.translate(sources)]
+        with pytest.raises(Exception, match="Missing .UNK. token"):
+            tokenizer("5 x 9")
+
+
+def test_unknown_symbols_are_read_as_unk_where_the_run_does(tmp_path: Path):
+    pytest.importorskip("transformers")
+    pytest.importorskip("ctranslate2")
+    import ctranslate2
+    from transformers import AutoTokenizer
+
+    run = run_of("sinusoidal", norm="post")
+    vocabulary = Vocabulary(("<unk>", *VOCABULARY.symbols[1:]), unknown="<unk>")
+    run.facts = DataFacts(vocabulary, (0, 9))
+    for name in ("huggingface", "ctranslate2"):
+        export.export(run, name, tmp_path / name)
+    tokenizer = AutoTokenizer.from_pretrained(tmp_path / "huggingface")
+    assert tokenizer("5 zz 9")["input_ids"] == [*vocabulary.encode(["5", "zz", "9"]), 2]
+    translator = ctranslate2.Translator(str(tmp_path / "ctranslate2"))
+    both = [["5", each, "9", "<eos>"] for each in ("zz", "<unk>")]
+    one, other = translator.translate_batch(both, beam_size=1, max_decoding_length=9)
+    assert one.hypotheses == other.hypotheses
+
+
+def test_a_full_disk_is_told_and_leaves_nothing(folder: Path):
+    """Of the format whose library raises an error of its own."""
+    limit = "import resource, signal; signal.signal(signal.SIGXFSZ, signal.SIG_IGN); "
+    limit += "resource.setrlimit(resource.RLIMIT_FSIZE, (9000, 9000)); "
+    words = ("export", "reverse_sinusoidal", "--format", "huggingface", "--out", "x")
+    ended = Forked(limit + COMMAND, *words, folder=folder).ended()
+    assert (ended.code, ended.out) == (2, "")
+    assert ended.err.splitlines()[-1] == "toytrans: x: cannot be written (no space left on device)"
+    assert not [path for path in folder.iterdir() if path.name == "x" or "draft" in path.name]
 
 
 def test_symbols_with_the_names_of_special_tokens():

@@ -235,8 +235,17 @@ def export(
     print(printable(f"wrote {path} from {loaded.path}, step {loaded.step}{training}"))
     loaded.model.to(chosen)
     sources = exports.random_sources(loaded, CHECKED, LONGEST)
+    if not exports.FORMATS[format].reads_empty:
+        sources = [source for source in sources if loaded.vocabulary.decode(source)]
+        if len(sources) < CHECKED:
+            note(f"not compared: an empty source, which {format} answers with nothing")
     pairs = exports.compare(loaded, format, path, sources)
     equal = sum(ours == theirs for ours, theirs in pairs)
     print(f"decoded with it: {equal} of {len(pairs)} sequences give the tokens of this run")
+    for source, (ours, theirs) in zip(sources, pairs, strict=True):
+        if ours != theirs:
+            texts = (" ".join(loaded.vocabulary.decode(ids)) for ids in (source, ours, theirs))
+            src, here, there = map(printable, texts)
+            note(f"differs: {src!r} gives {here!r} here and {there!r} there")
     if equal < len(pairs):
         raise typer.Exit(1)

@@ -7,6 +7,7 @@ Each format is a module to_NAME, which has
         were not enough. What follows EOS is of no account.
 """
 
+import errno
 from importlib import import_module
 from importlib.util import find_spec
 from pathlib import Path
@@ -35,19 +36,24 @@ Rows = list[list[int]]
 PLACES = 1024
 """Longest sequence of a format with a table of positions, where the model itself has no limit."""
 
+DISK_IS_FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+"""The disk, a user's share of it, or a file may grow no more."""
+
 
 class Format(NamedTuple):
-    """The packages that writing and decoding take, and the positions that can be expressed."""
+    """The packages that writing and decoding take, the positions that can be expressed, and whether
+    its runtime computes an answer for an empty source."""
 
     needs: tuple[str, ...]
     positions: tuple[str, ...] = plain.POSITIONS
+    reads_empty: bool = True
 
 
 ABSOLUTE = ("sinusoidal", "learned", "none")
 FORMATS: dict[ExportFormat, Format] = {
     "safetensors": Format(()),
     "huggingface": Format(("transformers", "tokenizers"), ABSOLUTE),
-    "ctranslate2": Format(("ctranslate2",), (*ABSOLUTE, "rotary", "t5")),
+    "ctranslate2": Format(("ctranslate2",), (*ABSOLUTE, "rotary", "t5"), reads_empty=False),
     "onnx": Format(("onnx", "onnxscript", "onnxruntime")),
 }
 
@@ -109,6 +115,10 @@ def export(run: Run, name: ExportFormat, out: Path) -> None:
             _module(name).write(run, draft)
     except OSError as error:
         raise UserError(f"{out}: cannot be written ({error.strerror})") from None
+    except Exception as error:  # of libraries in Rust, which have no class for it
+        if not any(f"(os error {code})" in str(error) for code in DISK_IS_FULL):
+            raise
+        raise UserError(f"{out}: cannot be written (no space left on device)") from None
 
 
 def _module(name: ExportFormat) -> Any:
@@ -138,10 +148,12 @@ def token_names(vocabulary: Vocabulary) -> list[str]:
 
 
 def random_sources(run: Run, rows: int, longest: int) -> Rows:
-    """Sources of random symbols, of training lengths up to `longest`, as the encoder reads them."""
+    """Sources of random symbols, of training lengths up to `longest`, as the encoder reads them;
+    the first is of the shortest length."""
     draw = torch.Generator().manual_seed(0)
     low, high = (min(length, longest) for length in run.facts.train_length)
     lengths = torch.randint(low, high + 1, (rows,), generator=draw).tolist()
+    lengths[0] = low
     start, size = [BOS_ID] if run.config.model.source_bos else [], len(run.vocabulary)
     return [
         [*start, *torch.randint(FIRST_SYMBOL_ID, size, (n,), generator=draw).tolist(), EOS_ID]

@@ -59,8 +59,8 @@ def write(run: Run, path: Path) -> None:
     names = token_names(run.vocabulary)
     spec.register_source_vocabulary(names)
     spec.register_target_vocabulary(names)
-    # it wants a token for unknown symbols
-    spec.config.unk_token, spec.config.bos_token, spec.config.eos_token = names[:3]
+    spec.config.unk_token = run.vocabulary.unknown or names[PAD_ID]  # it wants one
+    spec.config.bos_token, spec.config.eos_token = names[BOS_ID], names[EOS_ID]
     spec.config.decoder_start_token, spec.config.add_source_eos = names[BOS_ID], True
     spec.config.layer_norm_epsilon = nn.LayerNorm(config.d_model).eps
     spec.validate()
@@ -108,7 +108,7 @@ def decode(path: Path, src: Rows, most: int) -> Rows:
         [[names[i] for i in row if i != EOS_ID] for row in src],  # it adds EOS
         beam_size=1,
         max_batch_size=len(src),
-        max_input_length=0,
+        max_input_length=0,  # the default cuts sources after 1,024 tokens
         max_decoding_length=most,
         min_decoding_length=0,  # 1 would forbid an empty answer
         suppress_sequences=[[names[PAD_ID]], [names[BOS_ID]]],

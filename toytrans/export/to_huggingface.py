@@ -5,6 +5,7 @@ post-norm with sinusoidal positions: Marian. It makes its table itself, all sine
     cosines, so the width of the model is put into that order.
 """
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -41,7 +42,11 @@ def write(run: Run, path: Path) -> None:
     settings.max_new_tokens = min(limit, settings.max_new_tokens)
     transformers.utils.logging.disable_progress_bar()  # it flashes up for milliseconds
     theirs.save_pretrained(path)
-    _tokenizer(token_names(run.vocabulary)).save_pretrained(path)
+    _tokenizer(token_names(run.vocabulary), run.vocabulary.unknown).save_pretrained(path)
+    settings_file = path / "tokenizer_config.json"
+    about = json.loads(settings_file.read_text())
+    about["tokenizer_class"] = "PreTrainedTokenizerFast"  # the name that 4 and 5 both know
+    settings_file.write_text(json.dumps(about, indent=2) + "\n")
 
 
 @torch.no_grad()
@@ -128,19 +133,29 @@ def _in_order(name: str, values: Tensor, order: Tensor) -> Tensor:
     return values[:, order] if any(part in name for part in reads) else values
 
 
-def _tokenizer(names: list[str]) -> Any:
-    """Splits at blanks, and ends every sequence with EOS."""
+def _tokenizer(names: list[str], unknown: str) -> Any:
+    """Splits at blanks, ends every sequence with EOS, and pads on the right.
+
+    unknown: the symbol as which others are read; empty = the tokenizer raises for another one.
+    """
     from tokenizers import Tokenizer, models, pre_tokenizers, processors
     from transformers import PreTrainedTokenizerFast
 
-    made: Any = Tokenizer(models.WordLevel({name: i for i, name in enumerate(names)}, ""))
+    ids = {name: i for i, name in enumerate(names)}
+    made: Any = Tokenizer(models.WordLevel(ids, unknown))
     made.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
     pad, bos, eos = names[:3]
     made.post_processor = processors.TemplateProcessing(
         single=f"$A {eos}", special_tokens=[(eos, EOS_ID)]
     )
     return PreTrainedTokenizerFast(
-        tokenizer_object=made, pad_token=pad, bos_token=bos, eos_token=eos
+        tokenizer_object=made,
+        pad_token=pad,
+        bos_token=bos,
+        eos_token=eos,
+        unk_token=unknown or None,
+        padding_side="right",  # pads on the left would move every place
+        model_input_names=["input_ids", "attention_mask"],
     )
 
 

@@ -167,6 +167,8 @@ def counted_pairs(run: Run) -> Pairs:
     """The first validation pairs within the training lengths, or all that there are if none is:
     those of `toytrans eval --split valid --examples 500`."""
     pairs = pairs_of_split(run.config, run.facts, "valid", Selection(examples=COUNTED))
+    known = (pairs.tgt != run.vocabulary.unknown_id).all(1)  # no output of <unk> is right
+    pairs = pairs.take(known.nonzero()[:, 0]) if bool(known.any()) else pairs
     low, high = run.facts.train_length
     within = (pairs.src_length >= low) & (pairs.src_length <= high)
     return pairs.take(within.nonzero()[:, 0]) if bool(within.any()) else pairs
