@@ -26,7 +26,7 @@ from toytrans.resolve import resolve
 Card = dict[str, str]
 """What there is to say of a name, by heading."""
 
-LISTS = ("tasks", "faults", "checks", "keys")
+LISTS = ("tasks", "faults", "checks", "causes", "keys")
 SAMPLES = 5
 MOST_SYMBOLS = 12
 """That are named one by one."""
@@ -59,7 +59,8 @@ def card(name: str) -> Card:
 
 
 def listed(kind: str) -> list[tuple[str, ...]]:
-    """The rows of a list, under their headings: the tasks, the faults, the checks or the keys."""
+    """The rows of a list, under their headings: the tasks, the faults, the checks, the causes of
+    their failures, or the keys."""
     if kind == "tasks":
         pairs = ((name, _opened(_settings_of(name, 6))) for name in TASKS)
         rows = [(name, each.task.rule, _arrow(each.samples(SAMPLES)[0])) for name, each in pairs]
@@ -69,6 +70,8 @@ def listed(kind: str) -> list[tuple[str, ...]]:
         return [("fault", "what it is", "found by"), *found]
     if kind == "checks":
         return [("check", "passes if"), *((each.name, each.title) for each in CHECKS.values())]
+    if kind == "causes":
+        return [("cause", "seen"), *((code, cause.when) for code, cause in CAUSES.items())]
     every = ((key.path, key.default or "a section", key.meaning) for key in keys())
     return [("key", "default", "meaning"), *every]
 

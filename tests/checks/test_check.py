@@ -251,7 +251,7 @@ def test_thorough_tries_512_places_and_32_rows():
     report = toytrans.check(model, **given, length=512)
     tried = report.to_dict()["tried"]
     assert {64, 256, 512} <= {*tried["lengths"]} and 32 in tried["rows"]
-    assert "future" in failing(report) and "length 512" in report["future"].message
+    assert "future" in failing(report) and "length 512" in report["future"].outcome.circumstances
 
 
 def test_every_difference_of_lengths_and_number_of_rows_is_tried():
@@ -266,9 +266,10 @@ def test_every_difference_of_lengths_and_number_of_rows_is_tried():
         return toytrans.check(model, **SIZES, only="future")
 
     longer = losing(lambda src, tgt_in: tgt_in.shape[1] == src.shape[1] + 5)["future"]
-    assert "13 source and 18 target places" in longer.message
+    assert longer.cause.code == "future.lost_at_a_shape"
+    assert longer.outcome.evidence["places"] == "13 source and 18"
     nine = losing(lambda src, tgt_in: len(src) == 9)
-    assert "in a batch of 9 rows" in nine["future"].message
+    assert nine["future"].outcome.evidence["rows"] == 9
     asked.clear()
     assert losing(lambda src, tgt_in: False)
     sources, targets, rows = (set(sizes) for sizes in zip(*asked, strict=True))

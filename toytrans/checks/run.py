@@ -279,36 +279,46 @@ class Examination:
         self, part: Part, failure: Outcome, broken: Broken | None, asked: Asked
     ) -> Outcome:
         """A failure with its mode, where it shows, and the smallest example; no failure where the
-        source may have another pad, which is looked for once."""
-        facts = asked.facts
-        if part.may_be_another_pad:
-            if self.source_pad is None:
-                self.source_pad = (another_source_pad(asked),)
-            if (other := self.source_pad[0]) is not None:
-                return unsure(
-                    f"id {facts.pad_id} behind a source is seen as a symbol, and id {other} is "
-                    "not seen: is the source's mask made from the wrong id? If the source has a "
-                    f"pad of its own, give source_pad_id={other}"
-                )
-        follows, circumstances = part.follows(facts.kind), ""
+        source may have another pad."""
+        doubt = self._doubt_of_the_pad(asked) if part.may_be_another_pad else None
+        if doubt is not None:
+            return doubt
+        failure = self._in_its_mode(part, failure, asked)
+        found = None if broken is None else smallest_example(asked, broken)
+        example, where = (None, "") if found is None else found
+        failure = failure.with_evidence(
+            first_module=where, kind=asked.facts.kind, precision=asked.precision
+        )
+        return replace(failure, example=example, where=where)
+
+    def _doubt_of_the_pad(self, asked: Asked) -> Outcome | None:
+        """No verdict where the source may have another pad, which is looked for once."""
+        if self.source_pad is None:
+            self.source_pad = (another_source_pad(asked),)
+        if (other := self.source_pad[0]) is None:
+            return None
+        return unsure(
+            f"id {asked.facts.pad_id} behind a source is seen as a symbol, and id {other} is not "
+            "seen: is the source's mask made from the wrong id? If the source has a pad of its "
+            f"own, give source_pad_id={other}"
+        )
+
+    def _in_its_mode(self, part: Part, failure: Outcome, asked: Asked) -> Outcome:
+        """A failure with the checks from which it follows, and the mode and batch in which it
+        fails. NaN in an ordinary batch is a cause of its own, and those who meet it later follow
+        from the first who did."""
+        follows, circumstances = part.follows(asked.facts.kind), ""
         if math.isnan(failure.difference or 0.0) and _has_nan(asked):
             self.nan = self.nan or part.check.name
-            follows = (*part.check.follows, *((self.nan,) if self.nan != part.check.name else ()))
-            failure = replace(failure, causes=(NAN, *failure.causes))
+            first = (self.nan,) if self.nan != part.check.name else ()
+            follows, failure = (*part.check.follows, *first), replace(failure, causes=(NAN,))
         elif (other_mode := self._mode_that_passes(part, asked)) is not None:
             mode = asked.model.mode
             circumstances = f"; {mode} mode alone, {other_mode} mode passes: look for self.training"
             failure = failure.with_evidence(mode_alone=mode)
         if asked.setting.length != SIZES[0][0] or asked.model.training:
             circumstances += f" ({asked.described})"
-        found = None if broken is None else smallest_example(asked, broken)
-        example, where = (None, "") if found is None else found
-        failure = failure.with_evidence(
-            first_module=where, kind=facts.kind, precision=asked.precision
-        )
-        return replace(
-            failure, follows=follows, circumstances=circumstances, example=example, where=where
-        )
+        return replace(failure, follows=follows, circumstances=circumstances)
 
     def _mode_that_passes(self, part: Part, asked: Asked) -> str | None:
         """The other mode, where the same batch passes in it; None where both fail."""

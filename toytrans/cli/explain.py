@@ -9,7 +9,7 @@ import typer
 from rich.table import Table
 from rich.text import Text
 
-from toytrans.checks.rules import CHECKS
+from toytrans.checks.rules import CAUSES, CHECKS
 from toytrans.cli.new_files import write_new
 from toytrans.cli.terminal import note, output, plain, plain_lines, print_table
 from toytrans.config.faults import FAULTS
@@ -20,7 +20,7 @@ from toytrans.glossary import LISTS, card, json_schema, keys, listed, new_config
 
 def _names() -> list[str]:
     """What completes a NAME."""
-    return [*TASKS, *FAULTS, *CHECKS]
+    return [*TASKS, *FAULTS, *CHECKS, *CAUSES]
 
 
 def explain(
@@ -29,9 +29,9 @@ def explain(
         typer.Argument(
             metavar="NAME",
             autocompletion=_names,
-            help="A task, a fault, a check, a config key or section; a FILE.py:TASK of yours, a "
-            "config; or a list: tasks, faults, checks, keys; or schema, the JSON Schema of a "
-            "config, for editors.",
+            help="A task, a fault, a check or why it fails, a config key or section; a "
+            "FILE.py:TASK of yours, a config; or a list: tasks, faults, checks, causes, keys; or "
+            "schema, the JSON Schema of a config, for editors.",
         ),
     ] = None,
 ) -> None:
@@ -41,10 +41,13 @@ def explain(
             "tasks": ", ".join(sorted(TASKS)),
             "faults": ", ".join(FAULTS),
             "checks": ", ".join(CHECKS),
+            "causes": "why checks fail, such as future.mask_missing",
             "keys": ", ".join(key.path for key in keys() if key.default),
             "schema": "the JSON Schema of a config",
         }
-        title = "toytrans explain NAME explains one; tasks, faults, checks or keys lists them."
+        title = (
+            "toytrans explain NAME explains one; tasks, faults, checks, causes or keys lists them."
+        )
         _print_rows(title, names)
     elif name == "schema":
         print(json_text(json_schema(), 1))
