@@ -2,7 +2,7 @@
 
 import contextlib
 import math
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
@@ -188,58 +188,68 @@ class Examination:
     def _ask_whether_steady(self, asked: Asked) -> None:
         """Ask what even a model without steady answers can be asked: whether they are. An unsteady
         one fails it whatever checks are wanted."""
-        for check in CHECKS.values():
-            for part in check.parts:
-                if part.of_unsteady and (check.name in self.wanted or not asked.is_steady):
-                    self._ask(part, asked)
+        for part in _parts_of_unsteady():
+            if part.check.name in self.wanted or not asked.is_steady:
+                self._ask(part, asked)
 
     def _ask_longer(self, first: Asked) -> None:
-        """Longer batches in each mode; those that are refused, or too much work, are noted."""
-        model, notes, longest, settings = first.model, self.notes, first, self.settings
-        copies = [model]
-        if self.model.module is None or model is self.model:
-            no_module = self.model.module is None
-            why = "there is no module to copy" if no_module else "it cannot be copied"
-            notes.append(f"train mode not tried: {why}")
-        elif (train := self.model.copied(model.precision, training=True)) is not None:
-            copies.append(train)
-        for number, setting in enumerate(settings):
+        """Ask longer batches in each mode, up to the length at which a mode is refused, or would be
+        too much work. What eval mode is refused, train mode is not asked either."""
+        copies, longest, last = self._modes(first.model), first, len(self.settings) - 1
+        for number, setting in enumerate(self.settings):
             for copied in tuple(copies):
-                # the first is asked already; train mode skips one, to save time
-                skipped = number == 0 if copied is model else number == 2 < len(settings) - 1
-                if skipped or copied not in copies:
+                is_eval = copied is first.model
+                is_asked_already = is_eval and number == 0
+                is_left_to_eval = not is_eval and number == 2 < last  # to save time
+                if copied not in copies or is_asked_already or is_left_to_eval:
                     continue
                 try:
                     longer = Asked(copied, setting)
                     self._require_steady(longer)
                 except UserError as error:
                     why = f"{error}; {FEWER_PLACES}" if isinstance(error, NoAnswer) else str(error)
-                    notes.append(f"length {setting.length} in {copied.mode} mode not judged: {why}")
-                    copies = [] if copied is model else [model]
+                    where = f"length {setting.length} in {copied.mode} mode"
+                    self.notes.append(f"{where} not judged: {why}")
+                    copies = [] if is_eval else [first.model]
                     continue
-                needed = ANSWERS_A_BATCH * longer.work
-                if settings[-1].length <= LENGTH and self.spent + needed >= WORK:
-                    left_out = f"lengths from {setting.length} on in {copied.mode} mode"
-                    self.left_out.append(left_out)
-                    notes.append(
-                        f"{left_out} left out: the model is large; length={THOROUGH} tries them, "
-                        "or give a smaller model"
-                    )
+                if self._is_too_much(longer):
                     copies.remove(copied)
                     continue
-                self.spent += needed
                 self._ask_all(longer, "every")
-                longest = longer if copied is model else longest
+                longest = longer if is_eval else longest
         if longest is not first:
             self._ask_all(longest, "both ends")
 
+    def _modes(self, model: Adapter) -> list[Adapter]:
+        """A copy in eval mode, and one in train mode where there is one."""
+        if self.model.module is None or model is self.model:
+            no_module = self.model.module is None
+            why = "there is no module to copy" if no_module else "it cannot be copied"
+            self.notes.append(f"train mode not tried: {why}")
+            return [model]
+        train = self.model.copied(model.precision, training=True)
+        return [model] if train is None else [model, train]
+
+    def _is_too_much(self, longer: Asked) -> bool:
+        """Whether a batch would exceed the work of all checks, which is then said; no work is too
+        much where longer sequences were asked for."""
+        needed, longest = ANSWERS_A_BATCH * longer.work, self.settings[-1].length
+        if longest > LENGTH or self.spent + needed < WORK:
+            self.spent += needed
+            return False
+        left_out = f"lengths from {longer.setting.length} on in {longer.model.mode} mode"
+        self.left_out.append(left_out)
+        self.notes.append(
+            f"{left_out} left out: the model is large; length={THOROUGH} tries them, or give a "
+            "smaller model"
+        )
+        return True
+
     def _require_steady(self, asked: Asked) -> None:
         """Raises UserError where a longer batch gets two answers."""
-        for check in CHECKS.values() if not asked.is_steady else ():
-            for part in check.parts:
-                if part.of_unsteady:
-                    outcome, _ = judge(part, asked)
-                    raise UserError(outcome.message)
+        if not asked.is_steady:
+            outcome, _ = judge(next(_parts_of_unsteady()), asked)
+            raise UserError(outcome.message)
 
     # Asking ------------------------------------------------------------------------------------
 
@@ -329,6 +339,11 @@ class Examination:
             if other is not None and judge(part, Asked(other, asked.setting))[0].verdict == "PASS":
                 return other.mode
         return None
+
+
+def _parts_of_unsteady() -> Iterator[Part]:
+    """Parts that even a model without steady answers is asked."""
+    return (part for check in CHECKS.values() for part in check.parts if part.of_unsteady)
 
 
 def _has_nan(asked: Asked) -> bool:

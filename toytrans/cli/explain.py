@@ -45,9 +45,8 @@ def explain(
             "keys": ", ".join(key.path for key in keys() if key.default),
             "schema": "the JSON Schema of a config",
         }
-        title = (
-            "toytrans explain NAME explains one; tasks, faults, checks, causes or keys lists them."
-        )
+        title = "toytrans explain NAME explains one; "
+        title += "tasks, faults, checks, causes or keys lists them."
         _print_rows(title, names)
     elif name == "schema":
         print(json_text(json_schema(), 1))
