@@ -490,6 +490,7 @@ COMMANDS = {
     "trace": ("trace", "RUN", "3 1 2"),
     "inspect-masks": ("inspect-masks", "RUN", "--src", "3 1 2"),
     "export": ("export", "RUN", "--format", "safetensors"),
+    "check": ("check", "RUN", "--quick"),
 }
 
 

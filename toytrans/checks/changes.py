@@ -15,7 +15,7 @@ from torch import Tensor
 from toytrans.checks.asked import Asked
 from toytrans.checks.ids import Ids
 from toytrans.checks.numbers import largest, worst
-from toytrans.checks.outcome import Cause, Evidence, Outcome, fails, measured
+from toytrans.checks.outcome import Cause, Evidence, Outcome, does_not_apply, fails, measured
 
 
 @dataclass(frozen=True)
@@ -57,7 +57,7 @@ class Broken(NamedTuple):
 
 def compare(asked: Asked, changes: Iterable[Change]) -> tuple[Outcome, Broken | None]:
     """Whether none of some changes moves an output that must stay; the first that does is the
-    failure."""
+    failure. Where there is no change, nothing is judged."""
     asked.require_changing_logits()
     by, names = 0.0, Counter[str]()
     for change in changes:
@@ -72,5 +72,7 @@ def compare(asked: Asked, changes: Iterable[Change]) -> tuple[Outcome, Broken | 
             return failure, Broken(change, moved)
         by = worst((by, largest(moved)))
         names[change.name] += 1
+    if not names:
+        return does_not_apply("a batch of this size cannot be changed so"), None
     listed = [f"{name} ({count})" if count > 1 else name for name, count in names.items()]
     return measured(by, asked.tolerance, f"{', '.join(listed)}: nothing moves"), None
