@@ -80,7 +80,7 @@ def test_switches_wait_until_it_has_learned(still: Callable[..., Any]) -> None:
     assert text_of(page, "learn") == "Learn"
     page.click("#learn")
     page.wait_for_function("() => subject.step > 0")
-    for name in ("switch-causal", "learn-causal", "more", "source", "task", "seed"):
+    for name in ("switch-causal", "learn-causal", "more", "task", "seed"):
         assert page.locator(f"#{name}").is_disabled()
     page.click("#learn")
     page.wait_for_selector("body[data-learning=paused]")

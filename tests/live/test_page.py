@@ -137,7 +137,7 @@ def test_counts_are_those_of_eval(page: Any, folder: Path) -> None:
     assert 0 < right < scores["examples"]
     assert counts_of(page) == [right, given, scores["examples"]]
     low, high = wilson_interval(right, scores["examples"])
-    assert text_of(page, "alone-count") == f"{right} of 500; {100 * low:.1f} to {100 * high:.1f}%"
+    assert text_of(page, "alone-count") == f"{right} of 500; 95% interval {100 * low:.1f} to {100 * high:.1f}%"
 
 
 def test_which_sources_training_has_met(folder: Path) -> None:
@@ -371,11 +371,12 @@ def test_an_experiment_asks_first_and_answers_afterwards(page: Any) -> None:
     assert page.locator("#guesses input").first.input_value() == "80"
     assert page.locator("#guesses .answer").first.text_content() == said[0]
     assert text_of(page, "notes-link") == "Notes 1"
+    page.fill("#name", "Kim, 2b")
     with page.expect_download() as saved:
         page.click("#save-notes")
     with open(saved.value.path(), newline="") as file:
         heading, noted = csv.reader(file)
-    assert noted == cells and heading[3] == "right alone"
+    assert noted == ["Kim, 2b", *cells] and heading[4] == "right alone"
     page.click("#clear-notes")
     assert text_of(page, "notes-link") == "Notes 0"
     assert page.locator("#guesses input").first.input_value() == ""

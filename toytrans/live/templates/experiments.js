@@ -60,8 +60,10 @@ function showExperiment() {
       }),
       element("output", { class: "answer" }, answers[key] ? `it is ${answers[key]}` : ""));
   }));
-  setText(byId("try-note"), "");
+  const isAnswered = asks.every((ask) => answers[askedKey(ask)]);
+  setText(byId("try-note"), isAnswered ? EXPERIMENTS[experiment].why : "");
   byId("try-back").disabled = experiment === 0;
+  byId("try-next").disabled = experiment === EXPERIMENTS.length - 1;
 }
 
 // An act of the experiment; who has not guessed is asked to, once
@@ -98,7 +100,7 @@ function answerGuesses() {
 }
 
 function showNextExperiment(by) {
-  const experiment = (state.experiment + by + EXPERIMENTS.length) % EXPERIMENTS.length;
+  const experiment = state.experiment + by;
   change({ ...beforeExperiment(), experiment });
   showExperiment();
 }
@@ -135,7 +137,8 @@ function showNotes() {
 // As a spreadsheet reads it: RFC 4180
 function notesAsCsv() {
   const quoted = (text) => (/[",\n]/.test(text) ? `"${text.replaceAll('"', '""')}"` : text);
-  return [NOTED, ...notes].map((row) => `${row.map(quoted).join(",")}\r\n`).join("");
+  const name = byId("name").value.trim(), rows = notes.map((row) => [name, ...row]);
+  return [["name", ...NOTED], ...rows].map((row) => `${row.map(quoted).join(",")}\r\n`).join("");
 }
 
 function saveFile(name, content) {

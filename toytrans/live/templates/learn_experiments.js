@@ -1,7 +1,7 @@
 // What the page asks in which a model learns.
 
 // says: text, or [text, act]; an act may return a sentence in place of what it could not do.
-// asks: guesses, each answered from the counts after one of the acts
+// why: said once all is answered. asks: guesses, each answered from the counts after one of the acts
 const EXPERIMENTS = [
   {
     says: [
@@ -10,6 +10,8 @@ const EXPERIMENTS = [
         + "it has learned? ",
       ["Look at one", () => onSound(() => take(longest(subject.longer)))], ".",
     ],
+    why: "A longer source reaches places that no source of its training has had, so it has "
+      + "never learned what to do there.",
     asks: [
       { name: "% alone", after: 0, answer: (counts) => shareOf(counts) },
       { name: "% of longer ones", after: 0, answer: (counts) => shareOf(counts.longer) },
@@ -22,6 +24,8 @@ const EXPERIMENTS = [
       ["run without the pad mask", () => onSound(() => change({ ...without("pad"), pads: 3 }))],
       ". And now?",
     ],
+    why: "With the mask nobody reads a pad, so it is as if there were none. Without it a pad "
+      + "is read like any other symbol.",
     asks: [
       { name: "% with the mask", after: 0, answer: (counts) => shareOf(counts) },
       { name: "% without it", after: 1, answer: (counts) => shareOf(counts) },
@@ -33,6 +37,8 @@ const EXPERIMENTS = [
         () => onSound(() => change({ ...without("causal"), part: "decoder" }))],
       ", which it has learned with. How many stay right alone, and how many with the answer given?",
     ],
+    why: "Alone, there is nothing later to read. With the answer given, every place now reads "
+      + "the symbol that it must predict, which it has never learned to do.",
     asks: [
       { name: "% alone", after: 0, answer: (counts) => shareOf(counts) },
       { name: "% given", after: 0, answer: givenShareOf },
@@ -44,6 +50,8 @@ const EXPERIMENTS = [
       ": a new model, which has never had it. How many will be right alone, and how many with the "
         + "answer given?",
     ],
+    why: "While it learned, every place could read the symbol that it had to predict, so that "
+      + "copying it was all there was to learn. Alone, there is nothing to copy.",
     asks: [
       { name: "% alone", after: 0, answer: (counts) => shareOf(counts) },
       { name: "% given", after: 0, answer: givenShareOf },
@@ -56,6 +64,8 @@ const EXPERIMENTS = [
       ". Then ", ["put the mask back", () => onOther(["pad"], () => change({ off: [], pads: 3 }))],
       ". How many are right each time?",
     ],
+    why: "It has learned to live with the pads of its batches, but such a row of pads is new "
+      + "to it.",
     asks: [
       { name: "% learned", after: 0, answer: (counts) => shareOf(counts) },
       { name: "% with 3 pads", after: 1, answer: (counts) => shareOf(counts) },
@@ -68,6 +78,8 @@ const EXPERIMENTS = [
       ["to sort without them", () => learnWith(["places"], "sort")],
       ". Which of the two can be learned?",
     ],
+    why: "Without codes it sees which symbols there are, but not in which order they stand. "
+      + "Sorting needs no more than that.",
     asks: [
       { name: "% reverse", after: 0, answer: (counts) => shareOf(counts) },
       { name: "% sort", after: 1, answer: (counts) => shareOf(counts) },
@@ -81,6 +93,9 @@ function givenShareOf({ given, done }) {
 
 // Learn a new model without some parts
 function learnWith(off, task = wanted.task) {
+  const isThis = running && running.subject.chosen.task === task
+    && running.subject.chosen.off.join() === off.join();
+  if (isThis) return "";  // it answers when it has learned
   if (running) return "A model is learning; wait until it has, or press Pause and take it as it is.";
   wanted = { ...wanted, off, task };
   fillChoices();

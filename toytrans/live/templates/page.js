@@ -14,7 +14,8 @@ let weightGrid, fateGrid;
 // isStep: the browser's Back leads to what was there before
 function change(some, isStep = true) {
   state = { ...state, ...some };
-  if (isStep) asked = null;
+  const changesCounts = ["off", "headOff", "pads", "at"].some((name) => name in some);
+  if (changesCounts && !subject.isLearning) asked = null;
   refresh();
   writeAddress(isStep);
   count();
@@ -288,9 +289,9 @@ function showHead() {
       + "--examples 500\` does.";
   setText(byId("facts"), [
     `Positions are ${model.positions}; norms stand ${NORMS[model.norm]} (${model.norm}-norm).`,
-    "Everything runs in this page; nothing is loaded, sent or kept. Decoding applies the model to",
-    "the whole prefix at each step; under the causal mask earlier rows cannot change, so they are",
-    `kept. ${counted} Made by toytrans ${about.toytrans}.`,
+    "Everything runs in this page; nothing is loaded or sent. Decoding applies the model to the",
+    "whole prefix at each step; under the causal mask earlier rows cannot change, so they are not",
+    `computed again. ${counted} Made by toytrans ${about.toytrans}.`,
   ].join(" "));
   byId("longer").disabled = longer.length === 0;
 }

@@ -118,7 +118,7 @@ function showCounts(counts) {
     setText(byId(`${way}-share`), percent(right / counts.done));
     byId(`${way}-share`).classList.toggle("provisional", !isWhole);
     setText(byId(`${way}-count`),
-      isWhole ? `${right} of ${counts.done}; ${interval}` : `${right} of ${counts.done} so far`);
+      isWhole ? `${right} of ${counts.done}; 95% interval ${interval}` : `${right} of ${counts.done} so far`);
     setText(byId(`${way}-usual`), usual ? `as learned ${percent(usual[way] / usual.done)}` : "");
   }
   const groups = [["never seen in training", counts.unseen], ["seen in training", counts.seen]];
@@ -211,9 +211,7 @@ function showRun() {
     byId(`switch-${name}`).indeterminate = on > 0 && on < parts.length;
     byId(`switch-${name}`).disabled = isLearning || (name === "places" && !hasPlaces);
   }
-  for (const id of ["source", "answer", "another", "longer", "head-off"]) {
-    byId(id).disabled = isLearning || (id === "longer" && !subject.longer.length);
-  }
+  byId("head-off").disabled = isLearning;
   for (const box of document.querySelectorAll(".mask-card input")) box.disabled = isLearning;
   setText(byId("pads"), String(state.pads));
   byId("fewer").disabled = state.pads === 0 || isLearning;
@@ -237,7 +235,7 @@ function statusText() {
   const how = moved ? `differ by up to ${moved.toPrecision(2)} from`
     : "are equal to the last bit to";
   return `${first} With the answer given, the scores of the next symbol (logits) ${how} those of `
-    + "the model as it learned, without pads.";
+    + `the model as it learned${state.pads ? ", without pads" : ""}.`;
 }
 
 // "as it learned", or "without the causal mask and head 1 of decoder layer 2"

@@ -112,6 +112,7 @@ function showLearned() {
   now = compute();
   keepInRange();
   showLines();
+  showDecoding();
   paintHeads(chosenQuery());
 }
 
@@ -268,7 +269,7 @@ function learnWhy() {
     return `Model ${name} learns ${about.task}. Its switches can be thrown when it has learned.${slow}`;
   }
   const next = nameOnShelf(shelf.length);
-  if (!wanted.off.length) return "";
+  if (!wanted.off.length || wanted.off.join() === subject.chosen.off.join()) return "";
   return `That makes a new model, ${next}, which learns from nothing without `
     + `${namesOfLearning(wanted.off)}; Model ${subject.name} stays. Switching a part off afterwards is `
     + "the row below.";
@@ -317,7 +318,8 @@ function showTaking() {
 }
 
 function resultOf({ settings, counted }) {
-  return resultLine(settings, counted);
+  const name = byId("name").value.trim();
+  return `${name && `${name}: `}${resultLine(settings, counted)}`;
 }
 
 async function copyResult(event) {
@@ -355,10 +357,10 @@ function showShares(host) {
   const text = `right alone and with the answer given${at}, from 0 to 100%`;
   host.append(element("figure", {},
     svgElement("svg", { viewBox: "0 0 100 30", preserveAspectRatio: "none", role: "img",
-      "aria-label": text }, ...ghosts, lineOf(subject, 2, "given"), lineOf(subject, 1, "alone")),
+      "aria-label": text }, ...ghosts, lineOf(subject, 1, "alone"), lineOf(subject, 2, "given")),
     element("figcaption", { class: "soft", "aria-hidden": "true" },
       element("i", { class: "bar-alone" }), "alone ", element("i", { class: "bar-given" }),
-      `answer given, by step (now ${step})`)));
+      `answer given, 0 to 100%, by step (now ${step})${ghosts.length ? "; grey: the others" : ""}`)));
 }
 
 // Choosing ----------------------------------------------------------------------------------------
@@ -390,6 +392,7 @@ function buildLearning() {
   onClick("learn", pressLearn);
   onClick("five", learnFiveSeeds);
   onClick("stop-here", () => running.learning.end());
+  byId("name").addEventListener("input", showTaking);
   onClick("copy-result", copyResult);
   onClick("save-model", saveModel);
   onClick("save-config", () => saveFile("config.yaml", configOf(subject.settings)));
