@@ -361,6 +361,6 @@ def test_results_of_a_live_page_become_a_table(command: Command, refused) -> Non
     assert {row["numbers"] for row in rows} == {"30112"}
     assert "the causal mask" in Path("r.html").read_text()
     Path("none.txt").write_text("hello\n")
-    assert "holds no line that a live page gives" in refused("exercise", "grade", "none.txt")
+    assert "holds no result of a live page" in refused("exercise", "grade", "none.txt")
     Path("bytes.txt").write_bytes(b"\xff\x00")
-    assert "holds no line" in refused("exercise", "grade", "bytes.txt")
+    assert "holds no result" in refused("exercise", "grade", "bytes.txt")

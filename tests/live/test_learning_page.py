@@ -150,7 +150,6 @@ def test_experiments_learn_answer_and_note(still: Callable[..., Any]) -> None:
 
 def test_five_seeds(still: Callable[..., Any]) -> None:
     page = still(TINY.replace("steps=40", "steps=10"))
-    page.locator("#choices summary").click()
     page.click("#five")
     page.wait_for_function("() => shelf.length === 5 && !running")
     learned(page)
@@ -188,7 +187,6 @@ def test_what_cannot_be_learned_is_said(still: Callable[..., Any]) -> None:
         assert page.evaluate("shelf.length") == 0
     page.fill("#seed", "1")
     assert text_of(page, "choice-error") == ""
-    page.locator("#choices summary").click()
     page.fill("#size-d_model", "20")
     assert "each head has a width of 8" in text_of(page, "choice-error")
 
@@ -244,7 +242,6 @@ def test_accessible(still: Callable[..., Any], width: int, scheme: Any) -> None:
         learned(page)
         page.evaluate("byId('learn-causal').click()")
     page.evaluate("change({ pads: 2, off: ['causal', 'crossPads'] })")
-    page.locator("#choices summary").click()
     page.wait_for_timeout(300)
     found = axe.run(page)
     assert found.violations_count == 0, found.generate_report()

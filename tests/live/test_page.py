@@ -137,7 +137,10 @@ def test_counts_are_those_of_eval(page: Any, folder: Path) -> None:
     assert 0 < right < scores["examples"]
     assert counts_of(page) == [right, given, scores["examples"]]
     low, high = wilson_interval(right, scores["examples"])
-    assert text_of(page, "alone-count") == f"{right} of 500; 95% interval {100 * low:.1f} to {100 * high:.1f}%"
+    assert (
+        text_of(page, "alone-count")
+        == f"{right} of 500; 95% interval {100 * low:.1f} to {100 * high:.1f}%"
+    )
 
 
 def test_which_sources_training_has_met(folder: Path) -> None:

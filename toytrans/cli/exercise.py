@@ -127,18 +127,24 @@ def _table_of_results(file: Path, csv: Path | None, page: Path | None) -> None:
     found, unread = results.read_results(file)
     models = "1 model" if len(found) == 1 else f"{len(found)} models"
     _write_table(file.name, models, found, csv, page)
-    said = ("student", "task", "model", "lengths", "learned without")
     shown = [
         [
-            *(row.student or "-", row.task, row.model, row.lengths or "-", row.without or "-"),
-            *(f"{row.given:.3f}", f"{row.alone:.3f}"),
+            *(row.student or "-", _what_learned(row), f"{row.alone:.3f}", f"{row.given:.3f}"),
             *map(str, (row.numbers, row.seed, row.steps)),
         ]
-        for row in found
+        for row in results.ranked(found)
     ]
-    print_table(said, ("answer given", "alone", "numbers", "seed", "steps"), shown)
+    print_table(("student", "learned"), ("alone", "given", "numbers", "seed", "steps"), shown)
     for line in unread:
-        _say(f"line {line.number} is no result: {line.text[:60]}")
+        _say(f"line {line.number} is no result: {line.text}")
+    if unread:
+        _say(results.A_RESULT)
+
+
+def _what_learned(row: results.Result) -> str:
+    lengths = f", lengths {row.lengths}" if row.lengths else ""
+    without = f", without {row.without}" if row.without else ""
+    return f"{row.task}, {row.model}{lengths}{without}"
 
 
 def _write_table(

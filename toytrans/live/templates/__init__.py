@@ -5,9 +5,9 @@ from importlib.resources import files
 
 TEMPLATES = files("toytrans.live.templates")
 
-COMMENTED = ("model.js", "learn/learner.js")
+COMMENTED = ("model.js",)
 """Scripts that keep their comments in a page: whoever opens its source wants to read how the
-transformer computes and learns. The others save room."""
+transformer computes. The others save room."""
 
 
 def template(name: str) -> str:
@@ -18,4 +18,4 @@ def template(name: str) -> str:
 def script(name: str) -> str:
     """The text of a script as it stands in a page."""
     text = template(name)
-    return text if name in COMMENTED else re.sub(r"(?m)^ *//.*\n", "", text)
+    return text if name in COMMENTED else re.sub(r"(?m)^ *(//.*)?\n", "", text)

@@ -34,7 +34,7 @@ function firstWrongPlace() {
 
 const guesses = kept("guesses", {}), answers = kept("answers", {});  // by experiment and name
 const reminded = new Set();  // experiments that have asked for a guess
-let asked = null;  // what was done last: its experiment, the act, and the model that it is done to
+let asked = null;  // what was done last: its experiment, the act, and the model that it was done to
 
 function askedKey({ name }, experiment = state.experiment) {
   return `${experiment + 1}. ${name}`;
@@ -57,6 +57,7 @@ function showExperiment() {
     return element("label", {}, element("span", {}, "your guess,"), ask.name,
       element("input", {
         type: "text", value: guesses[key] ?? "", autocomplete: "off", oninput: remember,
+        placeholder: "?",
       }),
       element("output", { class: "answer" }, answers[key] ? `it is ${answers[key]}` : ""));
   }));
@@ -87,8 +88,10 @@ function attempt(act, doIt) {
 function answerGuesses() {
   const counts = subject.counts.get(countsKey());
   if (!counts || asked?.of !== subject || subject.isLearning) return;
-  const { experiment, act } = asked;
+  const { experiment, act, isByItself } = asked;
   asked = null;
+  const isOfInterest = (ask) => !isByItself || guesses[askedKey(ask, experiment)];
+  if (!EXPERIMENTS[experiment].asks.some(isOfInterest)) return;  // nobody has guessed yet
   const answered = EXPERIMENTS[experiment].asks.filter((ask) => ask.after === act);
   for (const ask of answered) answers[askedKey(ask, experiment)] = ask.answer(counts);
   keep("answers", answers);
@@ -100,6 +103,10 @@ function answerGuesses() {
 }
 
 function showNextExperiment(by) {
+  if (asked && !asked.isByItself && !subject.isLearning) {
+    setText(byId("try-note"), "It still counts; then your guess is answered.");
+    return;
+  }
   const experiment = state.experiment + by;
   change({ ...beforeExperiment(), experiment });
   showExperiment();

@@ -26,7 +26,7 @@ function beginHere() {
   learn(wanted);
   state = readAddress(hash);
   change({}, false);
-  asked = { experiment: 0, act: 0, of: subject };
+  asked = { experiment: 0, act: 0, of: subject, isByItself: true };
 }
 
 // An address that is opened while the page is there: its model is shown if it stands on the shelf,

@@ -414,7 +414,11 @@ function listen() {
   onClick("notes-link", () => byId("notes").focus());
   onClick("save-notes", () => saveFile("notes.csv", notesAsCsv()));
   onClick("clear-notes", clearNotes);
-  onClick("print", () => window.print());
+  onClick("print", () => {  // the notes alone; the browser's own Print has the whole page
+    document.body.classList.add("notes-only");
+    window.print();
+    document.body.classList.remove("notes-only");
+  });
   onClick("big", () => change({ isBig: !state.isBig }));
   onClick("link", copyLink);
   onClick("check-again", prove);

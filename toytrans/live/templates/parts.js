@@ -105,6 +105,7 @@ function showFollow() {
   const shares = `alone ${alone}, given ${given}`;
   byId("follow").replaceChildren(element("span", { class: "soft" }, "alone"), ...chips,
     element("b", {}, shares));
+  setText(byId("short-status"), `${shares}${isAsLearned(state) ? "" : `; it runs ${runsText()}`}`);
 }
 
 // How often it is right ---------------------------------------------------------------------------
@@ -218,7 +219,6 @@ function showRun() {
   byId("more").disabled = state.pads === MOST_PADS || isLearning;
   byId("as-learned").disabled = isAsLearned(state) && state.pads === 0;
   setText(byId("status"), statusText());
-  setText(byId("short-status"), isAsLearned(state) ? "" : `It runs ${runsText()}.`);
   setText(byId("why"), whyText());
 }
 

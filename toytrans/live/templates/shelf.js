@@ -71,12 +71,13 @@ function inSymbols(pairs) {
 
 // Put a model on the shelf, show it, and let it learn
 function learn(chosen) {
+  wanted = { ...chosen };
+  fillChoices();
   const made = subjectOfLearning(chosen);
   shelf.push(made);
-  wanted = { ...chosen };
   running = { subject: made, isPaused: false, learning: null };
   running.learning = startLearning(made.settings, (message) => hear(made, message));
-  showSubject(made);
+  showSubject(made, shelf.length > 1);
 }
 
 function hear(about, message) {
@@ -194,15 +195,18 @@ function attemptToLearn(chosen) {
 }
 
 // Five seeds, one after the other, from the chosen one on
+// of those that are not on the shelf already
 function learnFiveSeeds() {
-  const { seed } = wanted;
-  if (attemptToLearn({ ...wanted })) waitingSeeds = [1, 2, 3, 4].map((more) => seed + more);
+  const isThere = (chosen) => shelf.some((each) => JSON.stringify(each.chosen) === JSON.stringify(chosen));
+  const five = [0, 1, 2, 3, 4].map((more) => ({ ...wanted, seed: wanted.seed + more }));
+  const [first, ...rest] = five.filter((chosen) => !isThere(chosen));
+  if (first && attemptToLearn(first)) waitingSeeds = rest.map(({ seed }) => seed);
 }
 
 // The shelf ---------------------------------------------------------------------------------------
 
 // Show a model of the shelf, with the source that is typed and the pads that are chosen
-function showSubject(other) {
+function showSubject(other, isStep = false) {
   const before = state;
   subject = other;
   state = startingState();
@@ -214,7 +218,7 @@ function showSubject(other) {
   fillFields();
   showHead();
   showLearning();
-  change({}, false);
+  change({}, isStep);
 }
 
 // The last finished model of a task that learned without just these parts; undefined if none is
@@ -271,8 +275,8 @@ function learnWhy() {
   const next = nameOnShelf(shelf.length);
   if (!wanted.off.length || wanted.off.join() === subject.chosen.off.join()) return "";
   return `That makes a new model, ${next}, which learns from nothing without `
-    + `${namesOfLearning(wanted.off)}; Model ${subject.name} stays. Switching a part off afterwards is `
-    + "the row below.";
+    + `${namesOfLearning(wanted.off)}; Model ${subject.name} stays. The row Run with switches a `
+    + "part off afterwards.";
 }
 
 function showShelf() {
@@ -280,7 +284,7 @@ function showShelf() {
   byId("shelf").replaceChildren(element("span", { class: "soft" }, "models"),
     ...shelf.map((each) => element("button", {
       type: "button", "aria-pressed": String(each === subject), disabled: running !== null,
-      onclick: () => showSubject(each),
+      onclick: () => showSubject(each, true),
     }, shelfText(each))));
   byId("seeds").hidden = !seedsText();
   setText(byId("seeds"), seedsText());
@@ -411,6 +415,7 @@ function readChoices(event) {
   if (["low", "high"].includes(event.target.id)) wanted.lengths = [number("low"), number("high")];
   if (event.target.id === "steps") wanted.steps = number("steps");
   byId("own").hidden = !isOwn;
+  if (isOwn) byId("choices").querySelector("details").open = true;
   try {
     settingsOf(wanted);
     setText(byId("choice-error"), "");
@@ -427,6 +432,7 @@ function fillChoices() {
   byId("model").value = isOwn ? "own" : wanted.model;
   byId("seed").value = wanted.seed;
   byId("own").hidden = !isOwn;
+  if (isOwn) byId("choices").querySelector("details").open = true;
   const { config, lengths, steps } = settingsOf(isOwn ? { ...wanted, model: "small" } : wanted);
   for (const key of Object.keys(SIZES)) {
     byId(`size-${key}`).value = isOwn && wanted.model[key] ? wanted.model[key] : config.model[key];
