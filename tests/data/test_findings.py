@@ -48,7 +48,10 @@ def test_text_that_is_not_split_is_told(tmp_path):
     lines = [f"{word}{k}\t{' '.join(word)}" for k, word in enumerate(WORDS)]
     said = findings_of(tmp_path, lines)
     assert "training sources are one symbol of their own, such as 'aka0'" in said["not_split"]
-    assert "data.files.split: characters" in said["not_split"]
+    assert "data.files.split: [characters, blanks]" in said["not_split"], "targets have blanks"
+    assert "not_split" not in findings_of(tmp_path, lines, {"split": ["characters", "blanks"]})
+    both = findings_of(tmp_path, [f"{word}{k}\t{k}{word}" for k, word in enumerate(WORDS)])
+    assert both["not_split"].endswith("data.files.split: characters")
     assert "not_split" not in findings_of(tmp_path, lines, {"split": "characters"})
     labels = [f"{' '.join(word)}\t{'even' if k % 2 else 'odd'}" for k, word in enumerate(WORDS)]
     assert "not_split" not in findings_of(tmp_path, labels)  # few targets, of one symbol each

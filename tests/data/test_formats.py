@@ -84,6 +84,10 @@ def test_each_character_is_a_symbol_where_the_keys_say_so(tmp_path):
         (list("kagu"), list("ugak")),
         (["3", "▁", "M", "a", "y"], ["日", "本"]),
     ]
+    spoken = written(tmp_path, "b.tsv", "anna\ta n\u02d0 a\n")
+    assert read(spoken, split=("characters", "blanks")) == [(list("anna"), ["a", "n\u02d0", "a"])]
+    words = written(tmp_path, "a.src", "ab cd\n")
+    assert read((words, words), split=("blanks", "characters")) == [(["ab", "cd"], list("ab▁cd"))]
     jsonl = written(tmp_path, "a.jsonl", '{"src": "ab", "tgt": ["ab", "c"]}\n')
     assert read(jsonl, split="characters") == [(["a", "b"], ["ab", "c"])]
 
@@ -109,7 +113,11 @@ def test_each_character_is_a_symbol_where_the_keys_say_so(tmp_path):
         ("a.jsonl", '{"src": ["\\ud800"], "tgt": []}', "holds half a character"),
         ("a.txt", "1\t2\n", "is '1\\t2'; rename the file, write data.files.format: tsv"),
         ("a.txt", '{"src": 1}\n', "data.files.format: jsonl"),
-        ("a.txt", "a b ||| c\n", "tsv, csv, jsonl or scan, or name two files of parallel text"),
+        (
+            "a.txt",
+            "a b ||| c\n",
+            "put a tab between source and target, write data.files.format: tsv",
+        ),
         ("a.tsv", "", "holds no pairs; write one on each line"),
         ("a.tsv", "a\tb\nGr\xfc\xdfe\tc\n".encode("latin-1"), "a.tsv:2: not text in UTF-8"),
         ("a.tsv", "a\tb\n", "UTF-16; write it as UTF-8: iconv -f UTF-16"),

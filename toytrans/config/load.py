@@ -150,9 +150,7 @@ def check_and_trust(tree: Tree) -> Config:
 def validate(kind: type[Description], tree: Tree) -> Description:
     """The config or the settings of a tree of values, in which nothing is trusted. A section with
     nothing below it is empty. Raises UserError with file, line and key."""
-    for section in ("data", "model", "train"):
-        if tree.values.get(section, {}) is None:
-            tree.values[section] = {}
+    tree.values |= {s: {} for s in ("data", "model", "train") if tree.values.get(s, 0) is None}
     try:
         with naming_origins(tree.origins):
             return kind.model_validate(tree.values)

@@ -80,6 +80,7 @@ Fault = Annotated[
     AfterValidator(check_fault_name),
     Field(json_schema_extra={"format": "name or hidden name", "enum": list(FAULTS)}),
 ]
+Symbols = Literal["blanks", "characters"]
 PadMask = Literal["keys", "keys_and_queries"]
 
 
@@ -118,9 +119,9 @@ class FilesConfig(Section):
     fields: Annotated[tuple[str, str], Strict(False)] | None = None
     """Fields of source and target in jsonl. A dot reaches inside: translation.de. null means
     [src, tgt]."""
-    split: Literal["blanks", "characters"] = "blanks"
+    split: Symbols | Annotated[tuple[Symbols, Symbols], Strict(False)] = "blanks"
     """What a symbol of text is: what stands between blanks, or each character, with ▁ for a
-    blank."""
+    blank. A list says it for source and target."""
     unknown: Literal["error", "symbol"] = "error"
     """What a symbol is that training lacks: an error, or the symbol <unk>."""
     min_frequency: Positive = 1

@@ -15,7 +15,14 @@ from torch import Tensor
 
 from toytrans.config.schema import FilesConfig, Paths, Settings
 from toytrans.data.findings import DataRead, Finding, find
-from toytrans.data.formats import TextFile, TextPair, check_keys, read_file, sha256_of
+from toytrans.data.formats import (
+    TextFile,
+    TextPair,
+    check_keys,
+    read_file,
+    sha256_of,
+    symbols_of_sides,
+)
 from toytrans.data.hashing import Use, permutation
 from toytrans.data.pairs import (
     MOST_IDS,
@@ -157,7 +164,7 @@ class FilePairs:
         """The pairs of a split as ids."""
         if split not in self._tables:
             remedy = "data.files.unknown: symbol reads them as <unk>"
-            if self.files.split == "blanks":
+            if "blanks" in symbols_of_sides(self.files):
                 remedy += ", data.files.split: characters takes smaller symbols"
             self._tables[split] = encode_pairs(self._text(split), self.facts.vocabulary, remedy)
         return self._tables[split]

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from toytrans.config.schema import FilesConfig
-from toytrans.data.formats import BLANK, TextPair
+from toytrans.data.formats import BLANK, TextPair, symbols_of_sides
 from toytrans.data.pairs import Side, Split
 from toytrans.tokens import Vocabulary
 
@@ -49,15 +49,19 @@ class DataRead:
     splits: dict[Split, list[TextPair]]
     vocabulary: Vocabulary
 
-    def text(self, symbols: Iterable[str]) -> str:
-        """Symbols as they stood in the file."""
-        if self.files.split == "characters":
+    def splits_characters(self, side: Side) -> bool:
+        """Whether each character of a side is a symbol."""
+        return symbols_of_sides(self.files)[side == "tgt"] == "characters"
+
+    def text(self, symbols: Iterable[str], side: Side) -> str:
+        """Symbols of a side as they stood in the file."""
+        if self.splits_characters(side):
             return "".join(symbols).replace(BLANK, " ")
         return " ".join(symbols)
 
-    def shown(self, symbols: Iterable[str]) -> str:
+    def shown(self, symbols: Iterable[str], side: Side) -> str:
         """Symbols as a sentence has them, cut where they are long."""
-        text = self.text(symbols)
+        text = self.text(symbols, side)
         return repr(text if len(text) <= 40 else f"{text[:37]}...")
 
 
@@ -103,20 +107,25 @@ def held_out(data: DataRead) -> Iterator[Finding]:
 def text_that_is_not_split(data: DataRead) -> Iterator[Finding]:
     """Nearly every source, or target, is one symbol that hardly occurs again."""
     train = data.splits["train"]
-    if data.files.split == "characters" or len(train) < FEW:
-        return
-    for side, name in SIDES.items():
+    unsplit = dict[Side, tuple[int, str]]()  # pairs, and an example
+    for side in SIDES:
         alone = [symbols[0] for symbols in _side(train, side) if len(symbols) == 1]
         words = [symbol for symbol in alone if len(symbol) > 1]
-        if len(words) >= NEARLY * len(train) and len(set(words)) > len(words) / 2:
-            yield Finding(
-                "not_split",
-                "Text is not split into symbols.",
-                f"{len(alone):,} of {len(train):,} training {name}s are one symbol of their own, "
-                f"such as {words[0]!r}",
-                "nothing can be learned from one about another: put blanks between characters, or "
-                "set data.files.split: characters",
-            )
+        nearly_all = len(train) >= FEW and len(words) >= NEARLY * len(train)
+        if nearly_all and len(set(words)) > len(words) / 2 and not data.splits_characters(side):
+            unsplit[side] = len(alone), words[0]
+    key = "characters" if len(unsplit) == len(SIDES) else "[characters, blanks]"
+    if [*unsplit] == ["tgt"]:
+        key = "characters" if data.splits_characters("src") else "[blanks, characters]"
+    for side, (count, example) in unsplit.items():
+        yield Finding(
+            "not_split",
+            "Text is not split into symbols.",
+            f"{count:,} of {len(train):,} training {SIDES[side]}s are one symbol of their own, "
+            f"such as {example!r}",
+            "nothing can be learned from one about another: put blanks between characters, or set "
+            f"data.files.split: {key}",
+        )
 
 
 def unseen_symbols(data: DataRead) -> Iterator[Finding]:
@@ -157,7 +166,8 @@ def first_row_is_a_header(data: DataRead) -> Iterator[Finding]:
     for split, first in first_rows.items():
         if first.src_place != first.tgt_place or not first.src_place.endswith(":1"):
             continue  # parallel text, or no first line
-        names = [data.text(side).strip("#'\"").lower() for side in (first.src, first.tgt)]
+        cells = data.text(first.src, "src"), data.text(first.tgt, "tgt")
+        names = [cell.strip("#'\"").lower() for cell in cells]
         if (
             set(names) <= set(NAMES_OF_COLUMNS.split())
             or rows.count((first.src, first.tgt)) > 1
@@ -170,8 +180,8 @@ def first_row_is_a_header(data: DataRead) -> Iterator[Finding]:
         yield Finding(
             "header",
             "A file seems to begin with the names of its columns.",
-            f"the first row of the {files} looks like a header: {data.shown(first.src)} and "
-            f"{data.shown(first.tgt)} ({first.src_place})",
+            f"the first row of the {files} looks like a header: {data.shown(first.src, 'src')} and "
+            f"{data.shown(first.tgt, 'tgt')} ({first.src_place})",
             "data.files.header: true leaves it out",
         )
 
@@ -202,12 +212,12 @@ def several_targets(data: DataRead) -> Iterator[Finding]:
         targets.setdefault(tuple(pair.src), {})[tuple(pair.tgt)] = None
     several = [(src, tgts) for src, tgts in targets.items() if len(tgts) > 1]
     if several:
-        source, (first, second, *_) = several[0]
+        source, given = several[0][0], [data.shown(each, "tgt") for each in several[0][1]]
         yield Finding(
             "several_targets",
             "Sources have several targets.",
             f"{len(several):,} of {len(targets):,} different training sources have several "
-            f"targets: {data.shown(source)} has {data.shown(first)} and {data.shown(second)}",
+            f"targets: {data.shown(source, 'src')} has {given[0]} and {given[1]}",
             "a model gives one of them, so keep one, or expect an exact match below 1",
         )
 

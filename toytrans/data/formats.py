@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from toytrans.config.schema import FilesConfig, Paths
+from toytrans.config.schema import FilesConfig, Paths, Symbols
 from toytrans.errors import BadKey, UserError
 from toytrans.files import read_named
 from toytrans.references import shown
@@ -144,20 +144,22 @@ def format_of(path: str, files: FilesConfig, text: str) -> str:
     if name in _READERS:
         return name
     first = text.partition("\n")[0].rstrip("\r")
+    remedy = "put a tab between source and target, write data.files.format: tsv"
+    if like := _looks_like(first):
+        remedy = f"rename the file, write data.files.format: {like}"
     raise UserError(
         f"{path}: the ending does not tell the format, as .tsv, .csv and .jsonl do. The first line "
-        f"is {_shown(first)}; rename the file, write data.files.format: {_looks_like(first)}, or "
-        "name two files of parallel text"
+        f"is {_shown(first)}; {remedy}, or name two files of parallel text"
     )
 
 
 def _looks_like(line: str) -> str:
-    """The formats that a line could be of, for a remedy."""
+    """The format that a line could be of, for a remedy; empty if none."""
     if line.lstrip().startswith(("{", "[")):
         return "jsonl"
     if line.lstrip().startswith("IN:"):
         return "scan"
-    return "tsv" if "\t" in line else "csv" if "," in line else "tsv, csv, jsonl or scan"
+    return "tsv" if "\t" in line else "csv" if "," in line else ""
 
 
 # Text and lines ------------------------------------------------------------------------------
@@ -212,8 +214,9 @@ def _parallel(texts: list[tuple[str, str]], files: FilesConfig) -> list[TextPair
             f"{src_path} has {len(src_lines):,} lines and {tgt_path} {len(tgt_lines):,}; "
             "line k of one must translate line k of the other"
         )
+    of_src, of_tgt = symbols_of_sides(files)
     return [
-        TextPair(symbols_of(src, files.split), symbols_of(tgt, files.split), src_place, tgt_place)
+        TextPair(symbols_of(src, of_src), symbols_of(tgt, of_tgt), src_place, tgt_place)
         for (src_place, src), (tgt_place, tgt) in zip(src_lines, tgt_lines, strict=True)
     ]
 
@@ -331,27 +334,33 @@ _READERS: dict[str, Callable[[str, str, FilesConfig], Iterator[Record]]] = {
 # Symbols -------------------------------------------------------------------------------------
 
 
-def symbols_of(text: str, split: str) -> list[str]:
+def symbols_of_sides(files: FilesConfig) -> tuple[Symbols, Symbols]:
+    """What a symbol is in sources, and in targets."""
+    return (files.split, files.split) if isinstance(files.split, str) else files.split
+
+
+def symbols_of(text: str, symbols: Symbols) -> list[str]:
     """The symbols of a text: what blanks part, or each character, with BLANK between the words."""
     words = text.split()
-    return list(BLANK.join(words)) if split == "characters" else words
+    return list(BLANK.join(words)) if symbols == "characters" else words
 
 
 def _pair(record: Record, files: FilesConfig) -> TextPair:
     """The symbols of a record. Raises UserError."""
     place = record.place
-    src, tgt = (_symbols(side, files, place) for side in (record.src, record.tgt))
+    of_src, of_tgt = symbols_of_sides(files)
+    src, tgt = _symbols(record.src, of_src, place), _symbols(record.tgt, of_tgt, place)
     return TextPair(src, tgt, place, place)
 
 
-def _symbols(side: Any, files: FilesConfig, place: str) -> list[str]:
+def _symbols(side: Any, kind: Symbols, place: str) -> list[str]:
     """The symbols of a text, or of a list of JSON, each of which is one."""
     if isinstance(side, str):
-        symbols = symbols_of(side, files.split)
+        symbols = symbols_of(side, kind)
     elif isinstance(side, list):
         symbols = [_symbol(symbol, place) for symbol in side]
     elif type(side) is int:
-        symbols = symbols_of(str(side), files.split)
+        symbols = symbols_of(str(side), kind)
     else:
         raise UserError(f"{place}: {_shown(json.dumps(side))}: neither text nor a list of symbols")
     try:
