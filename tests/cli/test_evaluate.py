@@ -80,3 +80,18 @@ def test_every_output_can_be_saved(here: Path, command: Command, refused):
     assert "exists already" in refused(*given, "--save", "o.jsonl")
     assert command("train", "c.yaml", "--out", "s").code == 0
     assert "name one" in refused("eval", "r", "s", "--split", "valid", "--save", "n.jsonl")
+
+
+def test_a_symbol_that_is_read_as_unknown_is_named(here: Path, command: Command, refused):
+    Path("a.tsv").write_text("a b\tb a\nb a\ta b\nc a\ta c\n" * 4)
+    files = {"train": "a.tsv", "valid": "a.tsv", "unknown": "symbol"}
+    Path("c.yaml").write_text(tiny_yaml(data={"files": files}, train={"max_steps": 1}))
+    assert command("train", "c.yaml", "--out", "r").code == 0
+    answer = command("translate", "r", "a b", "a x y")
+    assert answer.err == "argument 2: read as <unk>: 'x', 'y'\n"
+    assert len(answer.out.splitlines()) == 2
+    Path("new.tsv").write_text("a x\tx a\na b\tb a\n")
+    measured = json.loads(command("eval", "r", "--pairs", "new.tsv", "--json").out)
+    assert measured["examples"] == 2
+    command("train", "c.yaml", "--out", "s", "--set", "data.files.unknown=error")
+    assert "symbol 'x' is not in the vocabulary" in refused("translate", "s", "a x")

@@ -25,7 +25,7 @@ from toytrans.cli.common import (
 from toytrans.cli.new_files import check_new, free_name, write_new
 from toytrans.cli.terminal import Progress, note, print_table, printable
 from toytrans.config.faults import fault_remark
-from toytrans.errors import UnseenSymbol, UserError, share
+from toytrans.errors import UnseenSymbol, UserError, listed, share
 from toytrans.export import ExportFormat
 from toytrans.figures import check_matplotlib
 from toytrans.files import json_text
@@ -147,12 +147,17 @@ def translate(
     if typed:
         note("one sequence a line, Ctrl-D ends:")
     place = "argument" if sequences else "standard input, line"
+    known = set(run.vocabulary.symbols)
     waiting, number, progress = iter(sequences or _lines()), 0, Progress()
     while chunk := list(islice(waiting, 1 if typed else CHUNK)):
         try:
             for sequence in chunk:
                 number += 1
                 run.vocabulary.encode(sequence.split())
+                strange = [repr(symbol) for symbol in sequence.split() if symbol not in known]
+                if strange:  # only a vocabulary with a symbol for all others encodes these
+                    what = f"read as {run.vocabulary.unknown}: {listed(strange)}"
+                    note(f"{place} {number}: {what}")
         except UnseenSymbol as error:
             if not typed:
                 raise UserError(f"{place} {number}: {error}") from None
