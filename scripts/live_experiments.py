@@ -30,7 +30,8 @@ def answers(page: Any) -> dict[str, str]:
         for act in sorted(set(asked)):
             acts.nth(act).click()
             page.wait_for_selector("body[data-learning=no][data-counted]", timeout=PATIENCE)
-        page.click("#try-next")
+        if page.locator("#try-next").is_enabled():
+            page.click("#try-next")
     found: dict[str, str] = page.evaluate("answers")
     return found
 
