@@ -56,11 +56,15 @@ def share(value: float) -> str:
 
 
 def did_you_mean(name: str, names: Iterable[str]) -> str:
-    """The end of an error about an unknown name: the nearest known name, or all of them. One with
-    other digits is never near: fp16 does not mean fp64."""
+    """The end of an error about an unknown name: the nearest known name, or all of them. Where
+    the name has digits, only one with the same is near: fp16 does not mean fp64."""
     names = list(names)
     digits = [c for c in name if c.isdigit()]
-    near = [n for n in get_close_matches(name, names) if [c for c in n if c.isdigit()] == digits]
+    near = [
+        known
+        for known in get_close_matches(name, names)
+        if not digits or digits == [c for c in known if c.isdigit()]
+    ]
     near = near or [known for known in names if known.lower() == name.strip().lower()]
     return f"did you mean {near[0]}?" if near else f"there are {', '.join(names)}"
 
