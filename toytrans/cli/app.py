@@ -54,7 +54,7 @@ COMMANDS = {
         MORE_WORDS,
     ),
     "trace": Entry(LOOK, "trace", "trace", "Show every tensor of one attention and its layer."),
-    "live": Entry(LOOK, "live", "live", "Write one HTML page in which the model of a run runs."),
+    "live": Entry(LOOK, "live", "live", "Write one HTML page in which a transformer runs."),
     "report": Entry(LOOK, "runs", "report", "Write one HTML page about a run, or about several."),
     "check": Entry(
         PROVE, "check", "check", "Check that masks, loss and layers do what they should."
