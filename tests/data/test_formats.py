@@ -2,6 +2,7 @@
 
 import gzip
 import re
+import subprocess
 
 import pytest
 from conftest import config_of_files
@@ -116,20 +117,61 @@ def test_each_character_is_a_symbol_where_the_keys_say_so(tmp_path):
         (
             "a.txt",
             "a b ||| c\n",
-            "put a tab between source and target, write data.files.format: tsv",
+            "||| seems to divide source and target; write a tab: sed 's/ ||| /\\t/' ",
         ),
+        ("a.txt", "word\n", "put a tab between source and target, write data.files.format: tsv"),
+        ("a.tsv", "IN: jump OUT: I_JUMP\n", "or write data.files.format: scan"),
+        ("a.csv", "IN: jump OUT: I_JUMP\n", "or write data.files.format: scan"),
         ("a.tsv", "", "holds no pairs; write one on each line"),
         ("a.tsv", "a\tb\nGr\xfc\xdfe\tc\n".encode("latin-1"), "a.tsv:2: not text in UTF-8"),
         ("a.tsv", "a\tb\n", "UTF-16; write it as UTF-8: iconv -f UTF-16"),
-        ("a.tsv.gz", gzip.compress(b"a\tb\n"), "packed by gzip; unpack it: gunzip -k"),
+        ("a.tsv.gz", gzip.compress(b"a\tb\n"), "packed by gzip; unpack it: gunzip -c < "),
         ("a.xlsx", b"PK\x03\x04...", "a spreadsheet or a zip archive; save it as CSV"),
         ("a.parquet", b"PAR1...", "write it as JSONL"),
         ("a.tsv", b"a\tb\x00\n", "a.tsv:1: a NUL byte"),
+        ("a.tsv", "a\tb\n".encode("utf-16-le"), "UTF-8: iconv -f UTF-16LE -t UTF-8 "),
+        ("a.tsv", "да\tнет\n".encode("utf-16-be"), "UTF-8: iconv -f UTF-16BE -t UTF-8 "),
     ],
 )
 def test_what_does_not_fit_is_shown_with_the_remedy(tmp_path, name, text, says):
-    content = text.encode("utf-16") if "UTF-16" in says else text
+    content = text.encode("utf-16") if says.endswith("-f UTF-16") else text
     assert says in refusal(written(tmp_path, name, content))
+
+
+DICTIONARY = "aardema AA0 R D EH1 M AH0\nabarca AH0 B AA1 R K AH0\nabase AH0 B EY1 S\n"
+
+
+@pytest.mark.parametrize("name", ["new words.txt", "a.tsv", "a.csv", "a.dict"])
+@pytest.mark.parametrize(
+    ("text", "mark"),
+    [
+        (DICTIONARY, "the first blank seems"),
+        (DICTIONARY.replace(" ", ";", 1).replace("ca ", "ca;").replace("e A", "e;A"), "semicolons"),
+    ],
+)
+def test_a_mark_that_seems_to_divide_is_named_with_a_command_that_works(tmp_path, name, text, mark):
+    """The message shows the line, and what its command writes is read as pairs."""
+    path = written(tmp_path, name, text)
+    said = refusal(path)
+    assert mark in said and repr(text.partition("\n")[0]) in said
+    assert "format: csv" not in said and "format: tsv" not in said
+    command = said[said.index("sed ") :].partition(" > NEW.tsv")[0]
+    new = written(tmp_path, "NEW.tsv", subprocess.check_output(["sh", "-c", command]))
+    assert read(new)[0] == (["aardema"], ["AA0", "R", "D", "EH1", "M", "AH0"])
+
+
+def test_the_first_blank_of_sentences_does_not_divide(tmp_path):
+    """Sentences begin alike; a line without a tab among others is no dictionary."""
+    sentences = written(tmp_path, "a.tsv", "the cat sat\nthe dog sat\nthe cow ate\n")
+    assert refusal(sentences).endswith("'the cat sat'; expected source, tab, target")
+    assert "first blank" not in refusal(written(tmp_path, "b.tsv", "a\tb\nc d\n"))
+
+
+def test_a_packed_file_is_unpacked_whatever_its_name(tmp_path):
+    path = written(tmp_path, "my words.tsv", gzip.compress(b"a\tb\n"))
+    command = refusal(path).partition("unpack it: ")[2].partition(" > NEW.tsv")[0]
+    new = written(tmp_path, "NEW.tsv", subprocess.check_output(["sh", "-c", command]))
+    assert read(new) == [(["a"], ["b"])]
 
 
 def test_the_keys_of_a_format_are_refused_for_another(tmp_path):
@@ -138,6 +180,7 @@ def test_the_keys_of_a_format_are_refused_for_another(tmp_path):
         (jsonl, {"columns": [1, 2]}, "data.files.columns: belongs to tsv and csv, not to jsonl"),
         ([tsv, tsv], {"header": True}, "data.files.header: belongs to tsv and csv, not to text"),
         (tsv, {"fields": ["a", "b"]}, "data.files.fields: belongs to jsonl, not to tsv"),
+        (tsv, {"columns": [2, 2]}, "data.files.columns: names one column twice"),
         (tsv, {"min_frequency": 2}, "data.files.min_frequency: rarer symbols become <unk>"),
     ):
         with pytest.raises(UserError, match=re.escape(says)):

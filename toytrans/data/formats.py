@@ -10,6 +10,7 @@ import csv
 import hashlib
 import io
 import json
+import shlex
 from codecs import BOM_UTF8
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -31,18 +32,24 @@ SAY_THEIR_FORMAT = (".tsv", ".csv", ".jsonl")
 """Suffixes of files of pairs."""
 
 NOT_TEXT = {
-    b"\x1f\x8b": "packed by gzip; unpack it: gunzip -k {path}",
-    b"BZh": "packed by bzip2; unpack it: bunzip2 -k {path}",
-    b"\xfd7zXZ": "packed by xz; unpack it: unxz -k {path}",
-    b"\x28\xb5\x2f\xfd": "packed by zstd; unpack it: unzstd {path}",
+    b"\x1f\x8b": "packed by gzip; unpack it: gunzip -c < {path} > {new}",
+    b"BZh": "packed by bzip2; unpack it: bunzip2 -c < {path} > {new}",
+    b"\xfd7zXZ": "packed by xz; unpack it: unxz -c < {path} > {new}",
+    b"\x28\xb5\x2f\xfd": "packed by zstd; unpack it: unzstd -c < {path} > {new}",
     b"PK\x03\x04": "a spreadsheet or a zip archive; save it as CSV, or unpack it",
     b"\xd0\xcf\x11\xe0": "a spreadsheet; save it as CSV in UTF-8",
     b"PAR1": "a Parquet file; write it as JSONL, say by pandas: "
     'read_parquet(...).to_json(..., orient="records", lines=True)',
-    b"\xff\xfe": "text in UTF-16; write it as UTF-8: iconv -f UTF-16 -t UTF-8 {path} > NEW",
-    b"\xfe\xff": "text in UTF-16; write it as UTF-8: iconv -f UTF-16 -t UTF-8 {path} > NEW",
+    b"\xff\xfe": "text in UTF-16; write it as UTF-8: iconv -f UTF-16 -t UTF-8 {path} > {new}",
+    b"\xfe\xff": "text in UTF-16; write it as UTF-8: iconv -f UTF-16 -t UTF-8 {path} > {new}",
 }
 """How files begin that hold no text in UTF-8, what they are, and the remedy."""
+
+FEWEST_ZEROS = 0.05
+"""At least this share of the characters of text in UTF-16 has a byte 0: blanks, tabs, line ends."""
+
+NEARLY_ALL = 0.9
+"""The share of lines in which a mark stands that seems to divide sources from targets."""
 
 
 @dataclass(frozen=True)
@@ -56,10 +63,14 @@ class TextPair:
 
 
 class TextFile(NamedTuple):
-    """The pairs of a file, or of two files of parallel text, and the sha256 of all its bytes."""
+    """The pairs of a file, or of two files of parallel text, and the sha256 of all its bytes.
+
+    first_row: all cells of the first row of tsv and csv, header or not; empty for other formats.
+    """
 
     pairs: list[TextPair]
     sha256: str
+    first_row: tuple[str, ...] = ()
 
 
 class Record(NamedTuple):
@@ -80,6 +91,8 @@ def check_keys(files: FilesConfig) -> None:
         for key in ("columns", "header"):
             if getattr(files, key):
                 raise BadKey(f"data.files.{key}", f"belongs to tsv and csv, not to {name}")
+    if files.columns and files.columns[0] == files.columns[1]:
+        raise BadKey("data.files.columns", "names one column twice; source and target are two")
     if files.fields and name != "jsonl":
         raise BadKey("data.files.fields", f"belongs to jsonl, not to {name}")
     if files.min_frequency > 1 and files.unknown == "error":
@@ -105,11 +118,12 @@ def read_file(paths: Paths, files: FilesConfig, sha256: str | None = None) -> Te
     if not isinstance(paths, str):
         return TextFile(_parallel(texts, files), digest)
     path, text = texts[0]
-    read = _READERS[format_of(path, files, text)]
-    pairs = [_pair(record, files) for record in read(path, text, files)]
+    name = format_of(path, files, text)
+    _check_divider(path, name, text)
+    pairs = [_pair(record, files) for record in _READERS[name](path, text, files)]
     if not pairs:
         raise UserError(f"{path}: holds no pairs; write one on each line")
-    return TextFile(pairs, digest)
+    return TextFile(pairs, digest, _first_row(name, text))
 
 
 def sha256_of(paths: Paths) -> str:
@@ -147,6 +161,8 @@ def format_of(path: str, files: FilesConfig, text: str) -> str:
     remedy = "put a tab between source and target, write data.files.format: tsv"
     if like := _looks_like(first):
         remedy = f"rename the file, write data.files.format: {like}"
+    elif how := _how_to_divide(path, text):
+        remedy = how
     raise UserError(
         f"{path}: the ending does not tell the format, as .tsv, .csv and .jsonl do. The first line "
         f"is {_shown(first)}; {remedy}, or name two files of parallel text"
@@ -162,6 +178,53 @@ def _looks_like(line: str) -> str:
     return "tsv" if "\t" in line else "csv" if "," in line else ""
 
 
+def _check_divider(path: str, name: str, text: str) -> None:
+    """Raise UserError for tsv without a tab, or csv without a comma, if another mark seems to
+    divide its lines."""
+    divider = {"tsv": "\t", "csv": ","}.get(name)
+    if divider is None or divider in text:
+        return
+    for place, line in _lines(path, text):
+        if line.strip(" "):
+            how = "" if _looks_like(line) else _how_to_divide(path, text)
+            if how:
+                raise UserError(f"{place}: 1 column: {_shown(line)}; {how}")
+            return
+
+
+def _how_to_divide(path: str, text: str) -> str:
+    """The command that puts tabs into lines with neither tab nor comma; empty where no mark seems
+    to divide them.
+
+    A mark divides if it stands in nearly all lines. The first blank does only if they begin with a
+    word of their own, as in a dictionary, because sentences have blanks too.
+    """
+    lines = [line for _, line in _lines(path, text) if line.strip(" ")]
+    for mark, name, how_often in (
+        (" ||| ", "||| seems", ""),
+        (";", "semicolons seem", "g"),
+        (" ", "the first blank seems", ""),
+    ):
+        parts = [line.partition(mark) for line in lines]
+        divided = [src for src, found, tgt in parts if found and src.strip() and tgt.strip()]
+        if len(divided) < NEARLY_ALL * len(lines) or not divided:
+            continue
+        if mark != " " or len(set(divided)) >= NEARLY_ALL * len(lines):
+            return (
+                f"{name} to divide source and target; write a tab: "
+                f"sed 's/{mark}/\\t/{how_often}' {shlex.quote(path)} > NEW.tsv"
+            )
+    return ""
+
+
+def _first_row(name: str, text: str) -> tuple[str, ...]:
+    """All cells of the first row that is not blank, in tsv and csv."""
+    if name == "csv":
+        return tuple(next(cells for cells in csv.reader(io.StringIO(text, newline="")) if cells))
+    lines = (line for _, line in _lines("", text) if line.strip(" "))
+    return tuple(next(lines).split("\t")) if name == "tsv" else ()
+
+
 # Text and lines ------------------------------------------------------------------------------
 
 
@@ -169,7 +232,13 @@ def _text_of(path: str, raw: bytes) -> str:
     """The text of a file. Raises UserError where it is none in UTF-8."""
     for start, what in NOT_TEXT.items():
         if raw.startswith(start):
-            raise UserError(f"{path}: {what.format(path=path)}")
+            new = "NEW" + next((s for s in Path(path).suffixes if s in SAY_THEIR_FORMAT), "")
+            raise UserError(f"{path}: {what.format(path=shlex.quote(path), new=new)}")
+    if encoding := _utf_16_without_mark(raw):
+        raise UserError(
+            f"{path}: text in UTF-16 without a mark at its start; write it as UTF-8: "
+            f"iconv -f {encoding} -t UTF-8 {shlex.quote(path)} > NEW{Path(path).suffix}"
+        )
     try:
         text = raw.removeprefix(BOM_UTF8).decode()
     except UnicodeDecodeError as error:
@@ -182,6 +251,22 @@ def _text_of(path: str, raw: bytes) -> str:
         line = text.count("\n", 0, text.index("\0")) + 1
         raise UserError(f"{path}:{line}: a NUL byte: not a text file")
     return text
+
+
+def _utf_16_without_mark(raw: bytes) -> str:
+    """The name of UTF-16 if the bytes seem to be text in it, either byte first: zeros stand only in
+    the higher byte, and most bytes of line ends are ends of its lines. Empty for other bytes."""
+    for encoding, higher, lower in (("UTF-16LE", 1, 0), ("UTF-16BE", 0, 1)):
+        zeros = raw[higher::2].count(0)
+        if len(raw) % 2 or zeros <= FEWEST_ZEROS * len(raw) / 2 or raw[lower::2].count(0):
+            continue
+        try:
+            text = raw.decode(encoding)
+        except UnicodeDecodeError:
+            continue
+        if 2 * text.count("\n") > raw.count(b"\n"):
+            return encoding
+    return ""
 
 
 def _lines(path: str, text: str) -> Iterator[tuple[str, str]]:
@@ -255,9 +340,13 @@ def _of_columns(cells: list[str], place: str, files: FilesConfig) -> Record:
             "two"
         )
     if files.columns is None:
-        how = "source, tab, target; for commas between them write data.files.format: csv"
-        if files.format == "csv" or place.rpartition(":")[0].lower().endswith(".csv"):
-            how = "source, comma, target; for tabs between them write data.files.format: tsv"
+        is_csv = place.rpartition(":")[0].lower().endswith(".csv")
+        name, divider = "tsv", "tab"
+        if files.format == "csv" or (files.format is None and is_csv):
+            name, divider = "csv", "comma"
+        how = f"source, {divider}, target"
+        if (like := _looks_like("".join(cells))) not in ("", name):
+            how += f", or write data.files.format: {like}"
         raise UserError(f"{found}; expected {how}")
     if max(files.columns) > len(cells):
         raise UserError(f"{found}; data.files.columns: {list(files.columns)} needs more")
