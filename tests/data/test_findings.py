@@ -1,11 +1,13 @@
 """What is told about the data of files: each finding where it applies, and only there."""
 
 import random
+import subprocess
 
 import pytest
 from conftest import config_of_files
 
 from toytrans.data.open import open_dataset
+from toytrans.errors import UserError
 
 
 def findings_of(folder, train, keys=None, data=None, **others):
@@ -57,6 +59,74 @@ def test_text_that_is_not_split_is_told(tmp_path):
     assert "not_split" not in findings_of(tmp_path, labels)  # few targets, of one symbol each
     single = [f"{word[0]}\t{word}" for word in WORDS]
     assert "training targets" in findings_of(tmp_path, single)["not_split"]
+
+
+SOUNDS = [f"{word}\t{' '.join(word)}\u02d0" for word in WORDS]
+"""Words, and their sounds between blanks."""
+
+
+def test_words_with_sounds_are_split_on_the_side_of_the_words(tmp_path):
+    """Characters on both sides would tear the sounds apart, so no message says that."""
+    messages = [*findings_of(tmp_path, SOUNDS).values()]
+    findings_of(tmp_path, SOUNDS, valid=["zoo\tz o"])
+    files = {name: str(tmp_path / f"{name}.tsv") for name in ("train", "valid")}
+    dataset = open_dataset(config_of_files(files))
+    with pytest.raises(UserError, match="is not in the vocabulary") as error:
+        dataset.size("valid")
+    about_split = [m for m in [*messages, str(error.value)] if "data.files.split" in m]
+    assert len(about_split) == 3, "not split, unseen symbols, and the refusal"
+    assert all("data.files.split: [characters, blanks]" in message for message in about_split)
+    texts = findings_of(tmp_path, [f"w{k} a\ta w{k}" for k in range(100)])
+    assert "(data.files.split: characters)" in texts["unseen_symbols"]
+    split = {"split": ["characters", "blanks"]}
+    said = findings_of(tmp_path, SOUNDS, split, valid=["aka\tQ"])
+    assert "data.files.split" not in said["unseen_symbols"], "nothing is smaller than a sound"
+
+
+def test_a_side_that_was_already_split_by_blanks_is_told(tmp_path):
+    said = findings_of(tmp_path, SOUNDS, {"split": "characters"})
+    assert "the targets were already split by blanks" in said["already_split"]
+    assert "data.files.split: [characters, blanks] keeps them whole" in said["already_split"]
+    both = findings_of(tmp_path, SOUND, {"split": "characters"})
+    assert "leave data.files.split out" in both["already_split"]
+    assert "already_split" not in findings_of(tmp_path, SOUNDS, {"split": ["characters", "blanks"]})
+    text = [f"I am {word} of it\tit is {word}, I say" for word in WORDS]
+    assert "already_split" not in findings_of(tmp_path, text, {"split": "characters"})
+
+
+def test_targets_that_are_all_the_same_are_told(tmp_path):
+    rows = [f"{line}\tin_distribution" for line in SOUND]
+    said = findings_of(tmp_path, rows, {"columns": [1, 3]})
+    assert "training targets are the same: 'in_distribution'" in said["one_target"]
+    assert "data.files.columns" in said["one_target"]
+    assert "one_target" not in findings_of(tmp_path, rows, {"columns": [1, 2]})
+
+
+def test_a_column_that_was_left_out_may_tell_targets_apart(tmp_path):
+    """The command of the message makes a file whose sources have one target each."""
+    rows = [f"{word}\t{word[::k]}\tV;{k}" for word in WORDS for k in (1, -1)]
+    said = findings_of(tmp_path, rows, {"columns": [1, 2]})["several_targets"]
+    assert "if column 3, which is left out, tells them apart, join it to the source" in said
+    command = said[said.index("awk ") :].partition(" > NEW.tsv")[0]
+    lines = subprocess.check_output(["sh", "-c", command], text=True).splitlines()
+    assert lines[:2] == ["aka V;1\taka", "aka V;-1\taka"]
+    assert "several_targets" not in findings_of(tmp_path, lines)
+    pairs = [line.rpartition("\t")[0] for line in rows]
+    assert "column" not in findings_of(tmp_path, [*pairs, "aka\tx"])["several_targets"]
+
+
+def test_a_pair_that_is_left_out_as_a_header_is_told(tmp_path):
+    said = findings_of(tmp_path, SOUND, {"header": True})["no_header"]
+    assert "the first row of the training file looks like the others" in said
+    assert "'a k a' and 'a k a'" in said
+    split = {"split": ["characters", "blanks"], "header": True}
+    assert "no_header" in findings_of(tmp_path, SOUNDS * 2, split)
+    assert "no_header" not in findings_of(tmp_path, ["word\tsounds", *SOUNDS], split)
+    assert "no_header" not in findings_of(tmp_path, ["source\ttarget", *SOUND], {"header": True})
+    dates = [f"May {k % 28 + 1}\t1999-05-{k % 28 + 1}" for k in range(56)]
+    characters = {"split": "characters", "header": True}
+    assert "no_header" in findings_of(tmp_path, dates, characters)
+    assert "no_header" not in findings_of(tmp_path, ["may\tmay", *dates], characters)
 
 
 @pytest.mark.parametrize(

@@ -14,14 +14,13 @@ from functools import cached_property
 from torch import Tensor
 
 from toytrans.config.schema import FilesConfig, Paths, Settings
-from toytrans.data.findings import DataRead, Finding, find
+from toytrans.data.findings import DataRead, Finding, find, smaller_symbols
 from toytrans.data.formats import (
     TextFile,
     TextPair,
     check_keys,
     read_file,
     sha256_of,
-    symbols_of_sides,
 )
 from toytrans.data.hashing import Use, permutation
 from toytrans.data.pairs import (
@@ -101,7 +100,8 @@ class FilePairs:
             splits.append("test")
         texts = {split: self._text(split) for split in splits}
         files = {split: file.pairs for split, file in self._read_files.items()}
-        return find(DataRead(self.files, files, texts, self.facts.vocabulary))
+        rows = {split: file.first_row for split, file in self._read_files.items()}
+        return find(DataRead(self.files, files, rows, texts, self.facts.vocabulary))
 
     @property
     def notes(self) -> tuple[str, ...]:
@@ -164,8 +164,8 @@ class FilePairs:
         """The pairs of a split as ids."""
         if split not in self._tables:
             remedy = "data.files.unknown: symbol reads them as <unk>"
-            if "blanks" in symbols_of_sides(self.files):
-                remedy += ", data.files.split: characters takes smaller symbols"
+            if smaller := smaller_symbols(self._text(split), self.files):
+                remedy += f", data.files.split: {smaller} takes smaller symbols"
             self._tables[split] = encode_pairs(self._text(split), self.facts.vocabulary, remedy)
         return self._tables[split]
 

@@ -4,15 +4,17 @@ A function reads the data and yields findings: a sentence with counts, and the r
 them before the first step, and `doctor` before it asks for more pairs, as text and as JSON.
 """
 
+import shlex
 import unicodedata
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from toytrans.config.schema import FilesConfig
-from toytrans.data.formats import BLANK, TextPair, symbols_of_sides
+from toytrans.config.schema import FilesConfig, Symbols
+from toytrans.data.formats import BLANK, TextPair, symbols_of, symbols_of_sides
 from toytrans.data.pairs import Side, Split
+from toytrans.references import shown
 from toytrans.tokens import Vocabulary
 
 WORDS = {"train": "training", "valid": "validation", "test": "test"}
@@ -25,6 +27,9 @@ NEARLY = 0.9
 
 FEW = 10
 """Of fewer pairs than these, nothing is said that only many can show."""
+
+MARKS = ("Mn", "Mc", "Me", "Lm", "Sk")
+"""The categories of Unicode of what stands on a letter or behind it, such as an accent or ː."""
 
 NAMES_OF_COLUMNS = """
 source target src tgt trg input output inputs outputs text label question answer sentence
@@ -41,11 +46,13 @@ class DataRead:
     """The pairs of files as they were read.
 
     files: the keys that said how. of_files: all pairs of each file, in its order; train and valid
-    may be of one. splits: those that are trained on or measured.
+    may be of one. first_rows: all cells of the first row of each file, for tsv and csv. splits: the
+    pairs that are trained on or measured.
     """
 
     files: FilesConfig
     of_files: dict[Split, list[TextPair]]
+    first_rows: dict[Split, tuple[str, ...]]
     splits: dict[Split, list[TextPair]]
     vocabulary: Vocabulary
 
@@ -85,6 +92,19 @@ class Finding(NamedTuple):
 def find(data: DataRead) -> tuple[Finding, ...]:
     """Everything that is to be told about the data, in the order of FINDINGS."""
     return tuple(finding for look in FINDINGS for finding in look(data))
+
+
+def smaller_symbols(pairs: Iterable[TextPair], files: FilesConfig) -> str:
+    """The value of data.files.split that takes smaller symbols; empty where nothing does, or where
+    only the targets stand between blanks, as sounds do: characters would tear them apart.
+
+    Where nearly all sources are one word, and nearly all targets have blanks, only the sources are
+    to be split.
+    """
+    if symbols_of_sides(files) != ("blanks", "blanks"):
+        return "characters" if symbols_of_sides(files) == ("blanks", "characters") else ""
+    words = [len(pair.src) == 1 < len(pair.tgt) for pair in pairs]
+    return "[characters, blanks]" if sum(words) >= NEARLY * len(words) else "characters"
 
 
 # The findings --------------------------------------------------------------------------------
@@ -128,9 +148,39 @@ def text_that_is_not_split(data: DataRead) -> Iterator[Finding]:
         )
 
 
+def blanks_that_split_already(data: DataRead) -> Iterator[Finding]:
+    """Each character is a symbol, but blanks stood between the symbols: nearly every second symbol
+    is a blank, if the marks on a letter do not count."""
+    split: list[Symbols] = [*symbols_of_sides(data.files)]
+    already: list[Side] = []
+    train = data.splits["train"]
+    for place, side in enumerate(SIDES):
+        symbols = [s for row in _side(train, side) for s in row]
+        blanks = symbols.count(BLANK)
+        letters = sum(unicodedata.category(s[0]) not in MARKS for s in symbols) - blanks
+        words = blanks + len(train)
+        if data.splits_characters(side) and blanks >= len(train) and letters <= 1.5 * words:
+            already.append(side)
+            split[place] = "blanks"
+    remedy = f"data.files.split: [{', '.join(split)}] keeps them whole"
+    if split == ["blanks", "blanks"]:
+        remedy = "leave data.files.split out"
+    for side in already:
+        example = next(row for row in _side(train, side) if BLANK in row)
+        yield Finding(
+            "already_split",
+            "Blanks are symbols between symbols.",
+            f"the {SIDES[side]}s were already split by blanks, and with split: characters nearly "
+            f"every second symbol is a blank: {' '.join(example[:9])!r}",
+            remedy,
+        )
+
+
 def unseen_symbols(data: DataRead) -> Iterator[Finding]:
     """Pairs that are measured hold symbols that were never trained."""
     reads_others = bool(data.vocabulary.unknown)
+    smaller = smaller_symbols(data.splits["train"], data.files)
+    take_smaller = f"take smaller symbols (data.files.split: {smaller}), " if smaller else ""
     trained = set(data.vocabulary.symbols)
     if not reads_others:
         trained = {s for pair in data.splits["train"] for s in (*pair.src, *pair.tgt)}
@@ -144,8 +194,8 @@ def unseen_symbols(data: DataRead) -> Iterator[Finding]:
         count = f"{len(unseen):,} of {len(pairs):,} {WORDS[split]} pairs hold a symbol that"
         what = f"{count} training lacks, such as {symbol!r} ({place})"
         remedy = (
-            "what was never trained is not known: train on more pairs, take smaller symbols "
-            "(data.files.split: characters), or set data.files.unknown: symbol"
+            "what was never trained is not known: train on more pairs, "
+            f"{take_smaller}or set data.files.unknown: symbol"
         )
         if reads_others:
             remedy = "it is read as <unk>, which counts as wrong in an output"
@@ -186,6 +236,41 @@ def first_row_is_a_header(data: DataRead) -> Iterator[Finding]:
         )
 
 
+def header_that_is_a_pair(data: DataRead) -> Iterator[Finding]:
+    """The first row was left out as a header, but looks like the others."""
+    if not data.files.header:
+        return
+    columns = data.files.columns or (1, 2)
+    for split, row in data.first_rows.items():
+        if max(columns) > len(row):
+            continue
+        cells = [row[column - 1] for column in columns]
+        if not set(map(str.lower, cells)) & set(NAMES_OF_COLUMNS.split()) and _is_usual(
+            cells, data, split
+        ):
+            yield Finding(
+                "no_header",
+                "A pair was left out as a header.",
+                f"the first row of the {WORDS[split]} file looks like the others, but data.files."
+                f"header: true leaves it out: {cells[0]!r} and {cells[1]!r}",
+                "take the key away if it is a pair",
+            )
+
+
+def _is_usual(cells: list[str], data: DataRead, split: Split) -> bool:
+    """Whether a row is like the pairs of a file: it has a digit where they all do, or all that
+    stands between its blanks occurs in them, on each side that is not split into characters."""
+    known = list[bool]()
+    for cell, side in zip(cells, SIDES, strict=True):
+        others = _side(data.of_files[split], side)
+        if _has_digit(cell) and all(_has_digit("".join(other)) for other in others):
+            return True
+        if not data.splits_characters(side):
+            symbols = set(symbols_of(cell, "blanks"))
+            known.append(bool(symbols) and symbols <= {s for other in others for s in other})
+    return bool(known) and all(known)
+
+
 def _is_strange(pairs: list[TextPair]) -> bool:
     """Whether the first row is unlike all others: all its symbols occur once in the file, or it
     alone has a side without a digit."""
@@ -218,7 +303,37 @@ def several_targets(data: DataRead) -> Iterator[Finding]:
             "Sources have several targets.",
             f"{len(several):,} of {len(targets):,} different training sources have several "
             f"targets: {data.shown(source, 'src')} has {given[0]} and {given[1]}",
-            "a model gives one of them, so keep one, or expect an exact match below 1",
+            f"a model gives one of them, so {_tell_apart(data)}keep one, or expect an exact match "
+            "below 1",
+        )
+
+
+def _tell_apart(data: DataRead) -> str:
+    """How a column that was left out comes to the source; empty where there is none."""
+    chosen, row = data.files.columns, data.first_rows["train"]
+    left_out = [column for column in range(1, len(row) + 1) if column not in (chosen or ())]
+    if chosen is None or not left_out:
+        return ""
+    column, path = left_out[0], shown(str(data.files.train))
+    join = "join it to the source"
+    if data.files.format == "tsv" or path.lower().endswith(".tsv"):
+        join += (
+            f" (awk -F'\\t' '{{print ${chosen[0]} \" \" ${column} \"\\t\" ${chosen[1]}}}' "
+            f"{shlex.quote(path)} > NEW.tsv, and leave data.files.columns out)"
+        )
+    names = " or ".join(map(str, left_out))
+    return f"if column {names}, which is left out, tells them apart, {join}, "
+
+
+def one_target(data: DataRead) -> Iterator[Finding]:
+    """All sources are trained with one and the same target."""
+    targets = _side(data.splits["train"], "tgt")
+    if len(targets) >= FEW and all(target == targets[0] for target in targets):
+        yield Finding(
+            "one_target",
+            "All targets are the same.",
+            f"all {len(targets):,} training targets are the same: {data.shown(targets[0], 'tgt')}",
+            "there is nothing to learn: does data.files.columns or fields name the targets?",
         )
 
 
@@ -311,8 +426,11 @@ def _side(pairs: list[TextPair], side: Side) -> list[list[str]]:
 FINDINGS: tuple[Callable[[DataRead], Iterator[Finding]], ...] = (
     held_out,
     text_that_is_not_split,
+    blanks_that_split_already,
+    one_target,
     unseen_symbols,
     first_row_is_a_header,
+    header_that_is_a_pair,
     several_targets,
     trained_on_too,
     two_unicode_forms,
