@@ -23,11 +23,14 @@ class Change:
     """Other ids, and what must stay.
 
     name: what is changed, in words. ids: src (N, S), tgt_in (N, T). must_repeat (N, T): for each
-    output the number of the one before that it must repeat, as in `Batch.numbers`; -1 for none.
-    causes: rows of the table, of which the first that fits is the cause of a failure; evidence:
-    what they go by, by names, or a function that makes it of which outputs (N, T) moved. before:
-    what is compared with, which may be these very ids; None for the batch. around: a context in
-    which the ids are asked.
+    output the number of the other one that it must repeat, row * T + place as in `Batch.numbers`;
+    -1 for none. causes: rows of the table, of which the first that fits is the cause of a failure;
+    evidence: what they go by, by names, or a function that makes it of which outputs (N, T) moved.
+    around: a context in which the ids are asked.
+
+    The numbers count the outputs of the batch, or of other ids that are asked as well, `before`.
+    Where in_one_call is true they count the outputs of this very call, which then holds a row as it
+    was among the rows that are changed: that costs one call and not two.
     """
 
     name: str
@@ -36,14 +39,25 @@ class Change:
     causes: tuple[Cause, ...]
     evidence: Evidence | Callable[[Tensor], Evidence] = field(default_factory=dict)
     before: Ids | None = None
+    in_one_call: bool = False
     around: Callable[[], contextlib.AbstractContextManager[object]] = contextlib.nullcontext
+
+    def ids_before(self, asked: Asked) -> Ids:
+        """The ids whose outputs must be repeated."""
+        if self.in_one_call:
+            return self.ids
+        return asked.ids if self.before is None else self.before
 
     def moved(self, asked: Asked) -> Tensor:
         """How far each output is from the one that it must repeat, (N, T); 0 where it need not."""
         with self.around():
-            logits = before = asked.ask(*self.ids)
-        if self.before is not self.ids:
-            before = asked.logits if self.before is None else asked.ask(*self.before)
+            logits = asked.ask(*self.ids)
+        if self.in_one_call:
+            before = logits
+        elif self.before is None:
+            before = asked.logits
+        else:
+            before = asked.ask(*self.before)
         wanted = before.flatten(0, 1)[self.must_repeat.clamp(min=0)]
         return asked.moved(logits, wanted).masked_fill(self.must_repeat < 0, 0.0)
 

@@ -46,6 +46,10 @@ On = Literal["first", "every", "both ends", "last"]
 """Which batches a part is asked of: the first, which is the shortest; every one, in every mode and
 precision; the first and the longest; or the first again, after all else."""
 
+Conclude = Callable[[Outcome, Mapping[str, Outcome]], Outcome]
+"""Of the failure that counts and the outcomes of all parts, by their names, the failure that is
+reported: the same, or one of another cause."""
+
 Ask = TypeVar("Ask", bound=Callable[[Asked], Outcome | Iterable[Change]])
 
 
@@ -54,8 +58,8 @@ class Part:
     """One question of a check. ask: a function of a batch that was asked, which gives an outcome,
     or changes that must move nothing. of_unsteady: whether it is asked, alone, of a model that
     answers one input in two ways. may_be_another_pad: whether it would fail too if the source had
-    another pad than the one that is known. follows_in: by kinds of models, checks that explain its
-    failure."""
+    another pad than the one that is known. follows_in: by kinds of models, checks that explain a
+    failure of this part, beyond those that explain any failure of its check."""
 
     check: "Check"
     name: str
@@ -67,7 +71,8 @@ class Part:
     follows_in: Mapping[Kind, tuple[str, ...]]
 
     def follows(self, kind: Kind) -> tuple[str, ...]:
-        """Checks that explain a failure in a model of some kind, the likelier first."""
+        """Checks that explain its failure in a model of some kind, the likelier first: those of
+        the whole check for all kinds, those of the whole check for this kind, its own."""
         check = self.check
         return (*check.follows, *check.follows_in.get(kind, ()), *self.follows_in.get(kind, ()))
 
@@ -78,9 +83,9 @@ class Check:
 
     how: in a few words, how it is asked. limits: what it does not see, in sentences. essential:
     no model passes that it could not be asked of. follows: checks that it follows from where they
-    fail too, the likelier first; follows_in: further ones, by kinds of models. may_be_another_pad:
-    see `Part`, for all parts. conclude: given the failure that counts and the outcomes of all
-    parts, it gives the failure with more evidence.
+    fail too, the likelier first; follows_in: further ones, by kinds of models. Both hold for all
+    parts, and a part may have more. may_be_another_pad: see `Part`, for all parts. conclude: what
+    `conclusion` registers.
     """
 
     name: str
@@ -92,7 +97,7 @@ class Check:
     follows: tuple[str, ...] = ()
     follows_in: Mapping[Kind, tuple[str, ...]] = field(default_factory=dict)
     may_be_another_pad: bool = False
-    conclude: Callable[[Outcome, Mapping[str, Outcome]], Outcome] | None = None
+    conclude: Conclude | None = field(default=None, init=False)
     parts: list[Part] = field(default_factory=list)
     causes: list[Cause] = field(default_factory=list)
 
@@ -141,6 +146,12 @@ class Check:
             return ask
 
         return register
+
+    def conclusion(self, conclude: Conclude) -> Conclude:
+        """Make a function what this check concludes from all its parts together, where one has
+        failed. It is called once, when all batches were asked."""
+        self.conclude = conclude
+        return conclude
 
 
 CHECKS: dict[str, Check] = {}

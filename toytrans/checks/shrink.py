@@ -124,7 +124,7 @@ def _of_one_pair(asked: Asked, change: Change, moved: Tensor) -> Example:
     """The pair in which outputs move most, as an example."""
     facts = asked.facts
     n, t = divmod(int(moved.nan_to_num(NOT_A_NUMBER).argmax()), moved.shape[1])
-    before, ids = change.before or asked.ids, change.ids
+    before, ids = change.ids_before(asked), change.ids
     row, place = divmod(int(change.must_repeat[n, t]), before.tgt_in.shape[1])
     real = facts.real_inputs(before.tgt_in)[row]
     more_source = abs(ids.src.shape[1] - before.src.shape[1])  # pads may be left out as well

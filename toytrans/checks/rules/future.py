@@ -76,8 +76,8 @@ MASK_MISSING = FUTURE.cause(
 @FUTURE.part("single tokens", on="every")
 def single_tokens(asked: Asked) -> Iterator[Change]:
     """One token of the longest target is changed at a time, beside its source and beside a short
-    one; earlier outputs must stay. All are asked in one call, in which the target as it is comes
-    first."""
+    one; earlier outputs must stay. All are asked in one call: row 0 is the target as it is, and the
+    earlier outputs of every other row must repeat those of row 0."""
     row = int(asked.real.sum(1).argmax())
     rows = {row, int(asked.real_source.sum(1).argmin())} if asked.is_short else {row}
     real = asked.real[row].nonzero()[:, 0].tolist()
@@ -85,15 +85,15 @@ def single_tokens(asked: Asked) -> Iterator[Change]:
     tgt_in = asked.tgt_in[row]
     changed = torch.cat((tgt_in[None], asked.one_by_one(tgt_in, places)))
     at = torch.arange(changed.shape[1])
-    earlier = torch.where((at < places[:, None]) & asked.real[row], at, -1)
-    must_repeat = F.pad(earlier, (0, 0, 1, 0), value=-1)
+    earlier = torch.where((at < places[:, None]) & asked.real[row], at, -1)  # numbers in row 0
+    must_repeat = F.pad(earlier, (0, 0, 1, 0), value=-1)  # row 0 itself repeats nothing
     causes = (OFF_BY_ONE, FROM_A_PLACE_ON, MASK_MISSING)
     evidence = partial(_what_moved, places)
     for n in rows if asked.facts.has_source else {row}:
         source = asked.src[n, asked.real_source[n]]  # pads would cost as much
         ids = Ids(source.expand(len(must_repeat), -1), changed)
         name = "later tokens one by one"
-        yield Change(name, ids, must_repeat, causes, evidence, before=ids)
+        yield Change(name, ids, must_repeat, causes, evidence, in_one_call=True)
 
 
 def _what_moved(places: Tensor, seen: Tensor) -> dict[str, Any]:

@@ -67,7 +67,8 @@ def neighbours_swapped(asked: Asked) -> Outcome:
         handed, cause = Ids(asked.src[:1].expand(len(swapped), -1), swapped), UNSEEN
         elsewhere = elsewhere & (at != places) & (at != places + 1)
     must_repeat = F.pad(torch.where(elsewhere, at, -1), (0, 0, 1, 0), value=-1)
-    by = largest(Change("", handed, must_repeat, (cause,), before=handed).moved(asked))
+    change = Change("", handed, must_repeat, (cause,), in_one_call=True)
+    by = largest(change.moved(asked))
     if facts.kind == "decoder" and by <= asked.tolerance:
         return unsure(
             "no output changes when two earlier tokens are swapped: a decoder without positions "

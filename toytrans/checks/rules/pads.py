@@ -124,7 +124,7 @@ def _masked_before(asked: Asked) -> Iterator[Change]:
         must_repeat = torch.arange(longer.numel()).view(longer.shape).where(must_repeat >= 0, -1)
         before = with_pads
     name, evidence = f"{more} pads before them", {"count": more}
-    yield Change(name, ids, must_repeat, (SEEN_BEFORE_IDS,), evidence, before)
+    yield Change(name, ids, must_repeat, (SEEN_BEFORE_IDS,), evidence, before=before)
 
 
 # Other shapes --------------------------------------------------------------------------------
@@ -224,13 +224,11 @@ HOW_MANY = PADS.cause(
 )
 
 
-def _by_their_number(failure: Outcome, parts: Mapping[str, Outcome]) -> Outcome:
+@PADS.conclusion
+def by_their_number(failure: Outcome, parts: Mapping[str, Outcome]) -> Outcome:
     """Where gradients towards pads are zero, it is the number of pads that matters."""
     by_gradients, others = parts.get("gradients"), (NAN, SEEN_BEFORE_IDS, MASKED_SCORES_DROPPED)
     if by_gradients is None or by_gradients.verdict != "PASS" or failure.cause in others:
         return failure
     seen = {"seen": failure.message}
     return replace(failure, causes=(HOW_MANY,), evidence=seen, circumstances="")
-
-
-PADS.conclude = _by_their_number
