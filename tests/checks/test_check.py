@@ -318,6 +318,69 @@ def test_a_failure_shows_its_module_the_smallest_example_and_how_to_see_it_again
     assert details["reproduce"] == 'toytrans.check(model, ..., only="future", length=7, seed=0)'
 
 
+@pytest.mark.parametrize(("beyond", "length"), [(0, 7), (20, 33)])
+def test_a_failure_is_seen_again_at_the_length_it_names(beyond, length):
+    given = SIZES | {"kind": "decoder", "only": "future"}
+    model = Running(beyond)
+    failure = toytrans.check(model, **given)["future"]
+    assert f"length={length}, seed=0)" in failure.details["reproduce"]
+    again = toytrans.check(model, **given, length=length)["future"]
+    assert again.cause == failure.cause and again.difference == failure.difference
+
+
+def test_a_failure_in_another_shape_is_seen_again_at_the_length_it_names():
+    table = torch.eye(20)
+
+    def losing(ids):
+        leak = table[ids].roll(-1, 1) if ids.shape[1] == 15 else 0.0
+        return table[ids].cumsum(1) + leak
+
+    given = SIZES | {"kind": "decoder", "only": "future"}
+    failure = toytrans.check(losing, **given)["future"]
+    assert failure.cause.code == "future.lost_at_a_shape"
+    assert "length=64," in failure.details["reproduce"]
+    assert toytrans.check(losing, **given, length=7), "the shape is a wider one"
+
+
+class Seen(Running):
+    """What widths it is asked in, in each mode."""
+
+    def __init__(self, mixes_rows: bool = False) -> None:
+        super().__init__()
+        self.mixes_rows, self.widths = mixes_rows, {}
+
+    def __deepcopy__(self, memo):
+        made = Seen(self.mixes_rows)
+        made.load_state_dict(self.state_dict())
+        made.widths = self.widths
+        return made
+
+    def forward(self, ids):
+        self.widths.setdefault("train" if self.training else "eval", set()).add(ids.shape[1])
+        row = torch.arange(len(ids))[:, None, None] * torch.arange(20) * self.mixes_rows
+        return super().forward(ids) + row
+
+
+@pytest.mark.parametrize(
+    ("only", "modes"), [("sublayers", {"eval"}), ("order", {"eval"}), ("rows", {"eval", "train"})]
+)
+def test_longer_batches_are_made_where_a_part_is_asked_of_them(only, modes):
+    model = Seen()
+    report = toytrans.check(model, **SIZES, kind="decoder", only=only)
+    assert {*model.widths} == modes == {*report.tried["modes"]}
+    longest = max(*model.widths["eval"])
+    assert longest >= 64 if only != "sublayers" else longest < 16
+
+
+def test_what_has_failed_is_not_asked_longer_and_all_that_was_asked_is_named():
+    model = Seen(mixes_rows=True)
+    report = toytrans.check(model, **SIZES, kind="decoder", only="rows")
+    assert {part.verdict for part in report["rows"].parts.values()} >= {"FAIL"}
+    assert max(*model.widths["eval"]) < 16 and report.tried["lengths"] == [7]
+    assert {*model.widths} == {*report.tried["modes"]} == {"eval", "train"}
+    assert "eval, train mode" in str(report)
+
+
 def test_the_first_cause_comes_first_and_what_follows_is_marked():
     class Inverted(Torchs):
         """True stands for real places in both masks of the source's pads."""

@@ -73,7 +73,7 @@ def example_script(report: Report, result: Result, loading: str, given: str) -> 
     }
     example = result.example
     if example is None or not example.is_whole:
-        length, seed = max(report.tried["lengths"]), min(report.tried["seeds"])
+        length, seed = result.outcome.length, min(report.tried["seeds"])
         return OF_CHECK.format(**about, length=length, seed=seed)
     return OF_IDS.format(
         **about,

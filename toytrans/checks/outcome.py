@@ -1,13 +1,15 @@
 """What comes of a question to a model: an `Outcome`, and where it is a failure, its `Cause`.
 
 A failure carries evidence, which is what was measured and seen, by names, and rows of the table of
-causes. The first row that fits the evidence is the cause. So whatever looks closer later, at the
-module where a difference begins or at the other mode, adds evidence, and the cause follows from it.
+causes. The first row that fits the evidence is the cause. A part gives the evidence that its own
+rows go by. Whatever looks closer afterwards adds more: `mode_alone`, `first_module`, `kind` and
+`precision`. Today no row goes by those four; they are there for a row that does.
 """
 
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from typing import Any, Literal, get_args
 
 from toytrans.checks.ids import Ids
@@ -62,7 +64,9 @@ class Cause:
 
 @dataclass(frozen=True)
 class Counterexample:
-    """The smallest pair that was found in which an output moves though it must not.
+    """The smallest pair that was found in which an output moves though it must not. How far it
+    moves there is a number of this pair; the difference of the failure is the largest of the whole
+    batch, so the two are seldom equal.
 
     before, after: the ids (1, S) and (1, T) that are asked. place: of the output that moves. by:
     how far it moves, NaN where it becomes NaN. tolerance: how far it may move. precision, mode: of
@@ -89,9 +93,9 @@ class Outcome:
     would allow one. difference: what was measured; it passes up to the tolerance or, where
     something `must_change`, beyond it; both are None where nothing was measured. NaN never passes.
     Of a failure, causes: rows of the table, of which the first that fits the evidence is the cause.
-    circumstances: the mode and the batch in which it fails, in words. where: the module in which it
-    first shows. example: the smallest one. follows: checks that explain it where they fail too, the
-    likelier first.
+    circumstances: the mode and the batch in which it fails, in words. length: the `length=` of
+    `check` that is enough to see it again. where: the module in which it first shows. example: the
+    smallest one. follows: checks that explain it where they fail too, the likelier first.
     """
 
     verdict: Verdict
@@ -103,11 +107,12 @@ class Outcome:
     causes: tuple[Cause, ...] = ()
     evidence: Evidence = field(default_factory=dict)
     circumstances: str = ""
+    length: int | None = None
     where: str = ""
     example: Counterexample | None = None
     follows: tuple[str, ...] = ()
 
-    @property
+    @cached_property
     def cause(self) -> Cause | None:
         """Why it fails; None where it does not."""
         return next((cause for cause in self.causes if cause.fits(self.evidence)), None)
@@ -121,7 +126,9 @@ class Outcome:
 
     @property
     def weight(self) -> tuple[int, float]:
-        """Which of several outcomes counts: a failure, else a pass, the one nearest to failing."""
+        """Which of several outcomes counts: a failure, else a pass, the one nearest to failing.
+        All failures weigh the same, and `max` keeps the first of equals: so it is the first part
+        that fails, in the first batch in which it does."""
         strain = 0.0 if self.must_change else (self.difference or 0.0) / (self.tolerance or 1.0)
         rank = -get_args(Verdict).index(self.verdict)
         return rank, strain if self.verdict == "PASS" else 0.0

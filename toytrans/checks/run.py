@@ -87,9 +87,9 @@ def judge(part: Part, asked: Asked) -> tuple[Outcome, Broken | None]:
 @dataclass
 class Examination:
     """One model under all wanted checks. found: the outcome of each part that counts most so far;
-    asked: length, rows, mode, precision and seed of batches; spent: work so far; source_pad: the
-    other id that pads sources, once it was looked for; nan: the first check that met outputs that
-    are NaN."""
+    asked: length, rows, mode, precision and seed of each batch of which a part was asked; spent:
+    work so far; source_pad: the other id that pads sources, once it was looked for; nan: the first
+    check that met outputs that are NaN."""
 
     model: Adapter
     settings: list[Setting]
@@ -134,8 +134,9 @@ class Examination:
         )
 
     def _result(self, check: Check) -> Result:
-        """Of the outcomes of a check's parts the one that counts most, of passes with the evidence
-        of the first. An essential check is not judged without its first part."""
+        """Of the outcomes of a check's parts the one that counts most. Where several parts fail
+        that is the first of them, because `max` keeps the first of equals; a pass has the evidence
+        of the first part that passes. An essential check is not judged without its first part."""
         parts = self.found[check.name]
         first, counting = next(iter(parts.values())), max(parts.values(), key=lambda p: p.weight)
         if counting.verdict != "FAIL" and check.essential and first.verdict == "cannot judge":
@@ -147,9 +148,9 @@ class Examination:
             counting = check.conclude(counting, parts)
         code = "" if counting.cause is None else counting.cause.code
         expected = self.expected.get(check.name) or self.expected.get(code, "")
-        length, seed = max(each.length for each in self.settings), self.settings[0].seed
-        asked = f'only="{check.name}", length={length}, seed={seed}'
-        return Result(check, counting, parts, expected, f"toytrans.check(model, ..., {asked})")
+        asked = f'only="{check.name}", length={counting.length}, seed={self.settings[0].seed}'
+        again = f"toytrans.check(model, ..., {asked})" if counting.verdict == "FAIL" else ""
+        return Result(check, counting, parts, expected, again)
 
     # Batches -----------------------------------------------------------------------------------
 
@@ -194,14 +195,20 @@ class Examination:
 
     def _ask_longer(self, first: Asked) -> None:
         """Ask longer batches in each mode, up to the length at which a mode is refused, or would be
-        too much work. What eval mode is refused, train mode is not asked either."""
-        copies, longest, last = self._modes(first.model), first, len(self.settings) - 1
+        too much work. What eval mode is refused, train mode is not asked either. No batch is made
+        of which no part would be asked: parts on "every" want each, those on "both ends" the
+        longest in eval mode."""
+        if not self._wants("every", "both ends"):
+            return
+        copies = self._modes(first.model) if self._wants("every") else [first.model]
+        longest, last = first, len(self.settings) - 1
         for number, setting in enumerate(self.settings):
             for copied in tuple(copies):
                 is_eval = copied is first.model
                 is_asked_already = is_eval and number == 0
                 is_left_to_eval = not is_eval and number == 2 < last  # to save time
-                if copied not in copies or is_asked_already or is_left_to_eval:
+                is_wanted = self._wants("every") or (is_eval and self._wants("both ends"))
+                if copied not in copies or is_asked_already or is_left_to_eval or not is_wanted:
                     continue
                 try:
                     longer = Asked(copied, setting)
@@ -253,47 +260,89 @@ class Examination:
 
     # Asking ------------------------------------------------------------------------------------
 
+    def _parts(self, *on: On) -> list[Part]:
+        """All wanted parts that are asked of such batches."""
+        wanted = [check for name, check in CHECKS.items() if name in self.wanted]
+        return [
+            part
+            for check in wanted
+            for part in check.parts
+            if part.on in on and not part.of_unsteady
+        ]
+
+    def _has_failed(self, part: Part) -> bool:
+        """Whether a part has failed in a batch; it is not asked again then."""
+        known = self.found.get(part.check.name, {}).get(part.name)
+        return known is not None and known.verdict == "FAIL"
+
+    def _wants(self, *on: On) -> bool:
+        """Whether a part is left that would be asked of such batches."""
+        return any(not self._has_failed(part) for part in self._parts(*on))
+
     def _ask_all(self, asked: Asked, *on: On) -> None:
         """Ask a batch all wanted parts that are asked of such batches."""
-        for check in CHECKS.values():
-            for part in check.parts if check.name in self.wanted else ():
-                if part.on in on and not part.of_unsteady:
-                    self._ask(part, asked)
+        for part in self._parts(*on):
+            self._ask(part, asked)
 
     def _ask(self, part: Part, asked: Asked) -> None:
-        """Ask one part of a batch, unless it has failed already."""
-        outcomes = self.found.setdefault(part.check.name, {})
-        known = outcomes.get(part.name)
-        if known is not None and known.verdict == "FAIL":
+        """Ask one part of a batch, unless it has failed already. Where fp64 gives NaN the same is
+        asked in fp32, which then counts, because a mask's fill may need that precision."""
+        if self._has_failed(part):
             return
         if self.progress is not None:
             self.progress(f"{part.check.name}: {part.name}, {asked.described}")
-        self.asked.add(asked.described_by)
         new = self._outcome(part, asked)
-        is_nan = new.difference is not None and math.isnan(new.difference)
-        single = self.model.copied(torch.float32, asked.model.training) if is_nan else None
-        if single is not None and asked.model.precision == torch.float64:  # masks may need fp32
-            with contextlib.suppress(UserError):
-                new = self._outcome(part, Asked(single, asked.setting))
-        both = [new] if known is None else [known, new]
+        if _is_nan(new) and asked.model.precision == torch.float64:
+            single = self.model.copied(torch.float32, asked.model.training)
+            if single is not None:
+                with contextlib.suppress(UserError):
+                    new = self._outcome(part, Asked(single, asked.setting))
+        outcomes = self.found.setdefault(part.check.name, {})
+        both = [outcomes[part.name], new] if part.name in outcomes else [new]
         outcomes[part.name] = max(both, key=lambda outcome: outcome.weight)
+
+    def _judge(self, part: Part, asked: Asked) -> tuple[Outcome, Broken | None]:
+        """Ask one part of a batch, which is then among those that were tried."""
+        self.asked.add(asked.described_by)
+        return judge(part, asked)
 
     def _outcome(self, part: Part, asked: Asked) -> Outcome:
         """The outcome of a part; a failure with all that can be said of it."""
-        outcome, broken = judge(part, asked)
-        if outcome.verdict != "FAIL" or part.of_unsteady:
+        outcome, broken = self._judge(part, asked)
+        if outcome.verdict != "FAIL":
             return outcome
-        return self._explained(part, outcome, broken, asked)
+        outcome = replace(outcome, length=self._length_to_see_again(part, outcome, asked.setting))
+        return outcome if part.of_unsteady else self._explained(part, outcome, broken, asked)
+
+    def _length_to_see_again(self, part: Part, failure: Outcome, setting: Setting) -> int:
+        """The `length=` of `check` that is enough to see a failure again: the length of its batch.
+        All batches are needed by what is asked at the end, after them; by the other shapes, which
+        are chosen by the longest length; and by a batch that only longer checks make."""
+        longest = self.settings[-1].length
+        if part.on == "last":
+            return longest
+        if "widest" in failure.evidence:
+            return int(failure.evidence["widest"])
+        again = settings_of(setting.length, self.settings[0].seed, None)
+        made = [(each.length, each.rows, each.seed) for each in again]
+        return setting.length if (setting.length, setting.rows, setting.seed) in made else longest
+
+    # Explaining a failure ----------------------------------------------------------------------
 
     def _explained(
         self, part: Part, failure: Outcome, broken: Broken | None, asked: Asked
     ) -> Outcome:
-        """A failure with its mode, where it shows, and the smallest example; no failure where the
-        source may have another pad."""
+        """A failure with the checks from which it follows, its mode and batch, where it shows, and
+        the smallest example; no failure where the source may have another pad."""
         doubt = self._doubt_of_the_pad(asked) if part.may_be_another_pad else None
         if doubt is not None:
             return doubt
-        failure = self._in_its_mode(part, failure, asked)
+        failure = replace(failure, follows=part.follows(asked.facts.kind))
+        if _is_nan(failure) and _has_nan(asked):
+            failure = self._with_nan_as_cause(part, failure)
+        else:
+            failure = self._with_its_mode(part, failure, asked)
+        failure = _with_its_batch(failure, asked)
         found = None if broken is None else smallest_example(asked, broken)
         example, where = (None, "") if found is None else found
         failure = failure.with_evidence(
@@ -313,22 +362,20 @@ class Examination:
             f"own, give source_pad_id={other}"
         )
 
-    def _in_its_mode(self, part: Part, failure: Outcome, asked: Asked) -> Outcome:
-        """A failure with the checks from which it follows, and the mode and batch in which it
-        fails. NaN in an ordinary batch is a cause of its own, and those who meet it later follow
-        from the first who did."""
-        follows, circumstances = part.follows(asked.facts.kind), ""
-        if math.isnan(failure.difference or 0.0) and _has_nan(asked):
-            self.nan = self.nan or part.check.name
-            first = (self.nan,) if self.nan != part.check.name else ()
-            follows, failure = (*part.check.follows, *first), replace(failure, causes=(NAN,))
-        elif (other_mode := self._mode_that_passes(part, asked)) is not None:
-            mode = asked.model.mode
-            circumstances = f"; {mode} mode alone, {other_mode} mode passes: look for self.training"
-            failure = failure.with_evidence(mode_alone=mode)
-        if asked.setting.length != SIZES[0][0] or asked.model.training:
-            circumstances += f" ({asked.described})"
-        return replace(failure, follows=follows, circumstances=circumstances)
+    def _with_nan_as_cause(self, part: Part, failure: Outcome) -> Outcome:
+        """NaN in an ordinary batch is a cause of its own. The first check that meets it is its
+        failure, and those that meet it later follow from that one."""
+        self.nan = self.nan or part.check.name
+        first = () if self.nan == part.check.name else (self.nan,)
+        return replace(failure, causes=(NAN,), follows=(*part.check.follows, *first))
+
+    def _with_its_mode(self, part: Part, failure: Outcome, asked: Asked) -> Outcome:
+        """A failure that says in which mode alone it fails, where the other one passes."""
+        mode, other_mode = asked.model.mode, self._mode_that_passes(part, asked)
+        if other_mode is None:
+            return failure
+        said = f"; {mode} mode alone, {other_mode} mode passes: look for self.training"
+        return replace(failure, circumstances=said).with_evidence(mode_alone=mode)
 
     def _mode_that_passes(self, part: Part, asked: Asked) -> str | None:
         """The other mode, where the same batch passes in it; None where both fail."""
@@ -336,8 +383,9 @@ class Examination:
             return None
         other = self.model.copied(asked.model.precision, not asked.model.training)
         with contextlib.suppress(Exception):  # the other mode cannot be asked: it tells nothing
-            if other is not None and judge(part, Asked(other, asked.setting))[0].verdict == "PASS":
-                return other.mode
+            if other is not None:
+                outcome, _ = self._judge(part, Asked(other, asked.setting))
+                return other.mode if outcome.verdict == "PASS" else None
         return None
 
 
@@ -346,9 +394,22 @@ def _parts_of_unsteady() -> Iterator[Part]:
     return (part for check in CHECKS.values() for part in check.parts if part.of_unsteady)
 
 
+def _is_nan(outcome: Outcome) -> bool:
+    """Whether what was measured is NaN."""
+    return outcome.difference is not None and math.isnan(outcome.difference)
+
+
 def _has_nan(asked: Asked) -> bool:
     """Whether an ordinary batch has outputs that are NaN at real places."""
     return bool(asked.logits[asked.real].isnan().any())
+
+
+def _with_its_batch(failure: Outcome, asked: Asked) -> Outcome:
+    """A failure that says in which batch it was seen, unless that is the shortest in eval mode."""
+    if asked.setting.length == SIZES[0][0] and not asked.model.training:
+        return failure
+    said = f"{failure.circumstances} ({asked.described})"
+    return replace(failure, circumstances=said)
 
 
 # What users call --------------------------------------------------------------------------------

@@ -40,6 +40,7 @@ def in_other_shapes(
             "places": f"{source} source and {target}" if facts.has_source else f"{target}",
             "shapes_that_pass": number,
             "tried": "one shape" if number == 1 else f"{number} shapes",
+            "widest": asked.setting.widest,
         }
         yield Change("other shapes", ids, numbers, causes, evidence)
 
