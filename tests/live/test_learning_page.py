@@ -148,6 +148,24 @@ def test_experiments_learn_answer_and_note(still: Callable[..., Any]) -> None:
     assert "First let one learn without the pad mask" in text_of(page, "try-note")
 
 
+def test_it_learns_in_a_tab_that_nobody_sees(still: Callable[..., Any]) -> None:
+    page = still()
+    page.evaluate("Object.defineProperty(document, 'hidden', { get: () => true })")
+    page.click("#learn")
+    learned(page)
+    assert page.evaluate("[state.at, subject.step]") == [40, 40]
+    assert text_of(page, "learn") == "Learn again"
+
+
+def test_an_experiment_does_not_learn_what_cannot_be(still: Callable[..., Any]) -> None:
+    page = still()
+    page.fill("#seed", "")
+    for _ in range(2):
+        page.locator("#try-text .do").first.click()
+    assert "First choose above" in text_of(page, "try-note")
+    assert page.evaluate("shelf.length") == 0
+
+
 def test_five_seeds(still: Callable[..., Any]) -> None:
     page = still(TINY.replace("steps=40", "steps=10"))
     page.click("#five")

@@ -27,6 +27,7 @@ from toytrans.tokens import BOS_ID, EOS_ID, FIRST_SYMBOL_ID, PAD_ID
 EVIL = (
     *("</script><script>window.ran=1</script>", "<img/src=x:/onerror=window.ran=1>"),
     *("\"'];window.ran=1;//", "${window.ran=1}", "\u202etxt.exe", "a.b%2E", "#&=", "__proto__"),
+    "@STYLE@",
 )
 """Symbols of a file may be anything without blanks."""
 

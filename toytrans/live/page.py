@@ -1,6 +1,7 @@
 """The two pages: that of a run, and that in which a model learns. Each is one file that loads
 nothing: the model in JavaScript, the screen, and what it holds."""
 
+import re
 from html import escape
 
 from toytrans import __version__
@@ -48,11 +49,8 @@ def _filled(**parts: str) -> str:
     """The document with its places filled in; those that are not named stay empty."""
     empty = dict.fromkeys(("MAY", "CHOICES", "LEARN", "SHELF", "TAKING"), "")
     page = template("page.html")
-    for name, text in (
-        empty | parts | {"VERSION": __version__, "STYLE": template("style.css")}
-    ).items():
-        page = page.replace(f"@{name}@", text)
-    return page
+    texts = empty | parts | {"VERSION": __version__, "STYLE": template("style.css")}
+    return re.sub("@([A-Z]+)@", lambda place: texts[place[1]], page)
 
 
 def _json_element(name: str, data: dict[str, object]) -> str:

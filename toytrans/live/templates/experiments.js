@@ -34,7 +34,9 @@ function firstWrongPlace() {
 
 const guesses = kept("guesses", {}), answers = kept("answers", {});  // by experiment and name
 const reminded = new Set();  // experiments that have asked for a guess
-let asked = null;  // what was done last: its experiment, the act, and the model that it was done to
+// What was done last: its experiment, the act, and the model that it was done to. isByItself: the
+// page did it, not the reader
+let asked = null;
 
 function askedKey({ name }, experiment = state.experiment) {
   return `${experiment + 1}. ${name}`;
@@ -69,6 +71,7 @@ function showExperiment() {
 
 // An act of the experiment; who has not guessed is asked to, once
 function attempt(act, doIt) {
+  if (isPending()) return;
   const { experiment } = state, { asks } = EXPERIMENTS[experiment];
   const open = asks.findIndex((ask) => ask.after === act && !guesses[askedKey(ask)]);
   if (open >= 0 && !reminded.has(experiment)) {
@@ -82,6 +85,13 @@ function attempt(act, doIt) {
   if (problem) return;
   asked = { experiment, act, of: subject };
   answerGuesses();
+}
+
+// Whether an act waits to be answered, which is said; then nothing else is done.
+function isPending() {
+  const isWaiting = asked !== null && !asked.isByItself && !subject.isLearning;
+  if (isWaiting) setText(byId("try-note"), "It still counts; then your guess is answered.");
+  return isWaiting;
 }
 
 // Once the pairs are counted after an act, its guesses are answered, and the run is noted
@@ -103,10 +113,7 @@ function answerGuesses() {
 }
 
 function showNextExperiment(by) {
-  if (asked && !asked.isByItself && !subject.isLearning) {
-    setText(byId("try-note"), "It still counts; then your guess is answered.");
-    return;
-  }
+  if (isPending()) return;
   const experiment = state.experiment + by;
   change({ ...beforeExperiment(), experiment });
   showExperiment();

@@ -97,10 +97,8 @@ function learnWith(off, task = wanted.task) {
     && running.subject.chosen.off.join() === off.join();
   if (isThis) return "";  // it answers when it has learned
   if (running) return "A model is learning; wait until it has, or press Pause and take it as it is.";
-  wanted = { ...wanted, off, task };
-  fillChoices();
-  learn(wanted);
-  return "";
+  const isDone = attemptToLearn({ ...wanted, off, task });
+  return isDone ? "" : "First choose above what can be learned.";
 }
 
 // Do something to the model that learned with everything; it is shown first
@@ -111,7 +109,7 @@ function onSound(act) {
 function onOther(off, act) {
   if (running) return "A model is learning; wait until it has.";
   const about = learnedWithoutJust(off, wanted.task);
-  if (!about) return `First let one learn ${off.length ? `without ${namesOfLearning(off)}` : ""}.`;
+  if (!about) return `First let one learn ${off.length ? `without ${namesOfLearning(off)}` : "with everything"}.`;
   if (about !== subject) showSubject(about);
   act();
   return "";

@@ -134,14 +134,19 @@ function usualKey() {
   return countsKey(subject.step, 0, asLearned());
 }
 
-let counting = 0;
+let counting = null;  // the model and the key of the counts that are being made
 const afterCounting = [];  // what is done once the pairs are counted
 
 async function count() {
-  const mine = ++counting, isWanted = () => mine === counting;
   const { model, switches } = now, { pads } = state, { counts } = subject, key = countsKey();
+  if (subject.isLearning) {  // what learns counts itself
+    counting = null;
+    delete document.body.dataset.counted;
+    return;
+  }
+  if (counting?.of === subject && counting.key === key) return;  // it goes on
+  const mine = counting = { of: subject, key }, isWanted = () => mine === counting;
   delete document.body.dataset.counted;
-  if (subject.isLearning) return;  // what learns counts itself
   if (!counts.has(key)) {
     await new Promise((resume) => setTimeout(resume, 60));  // what was changed is shown first
     if (!isWanted()) return;
@@ -149,6 +154,7 @@ async function count() {
     if (!found) return;
     counts.set(key, found);
   }
+  counting = null;
   const { alone, given, all } = counts.get(key);
   showCounts(counts.get(key));
   if (key === usualKey()) subject.counted = { ...counts.get(key), of: all, step: subject.step };
@@ -256,10 +262,15 @@ function after(pairs, source) {
 
 // Take a pair as if it had been typed
 function take({ source, answer }) {
-  setText(byId("error"), "");
-  byId("lines").classList.remove("stale");
+  acceptFields();
   change({ source, answer, step: 0, place: 0, key: null });
   fillFields();
+}
+
+// What was wrong with the fields is so no more
+function acceptFields() {
+  setText(byId("error"), "");
+  byId("lines").classList.remove("stale");
 }
 
 function fillFields() {

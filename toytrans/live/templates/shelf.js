@@ -6,7 +6,6 @@
 
 const LEARNING = JSON.parse(byId("learning").textContent);  // what there is to choose: see learning.py
 const COUNTED_LONGER = 60, BEYOND = 5;  // pairs, and symbols more than learned
-const KEPT_STEPS = 10;  // whose weights are kept, so that one can go back to them
 const SIZES = {
   d_model: "width", n_heads: "heads", n_encoder_layers: "encoder layers",
   n_decoder_layers: "decoder layers", d_ff: "inner width",
@@ -15,7 +14,7 @@ const SIZES = {
 const shelf = [];  // subjects, in the order in which they began
 let wanted = null;  // what the next model will learn: see wantedAtFirst
 let running = null;  // { subject, learning, isPaused } while one learns
-let waitingSeeds = [];  // of a row of learnings that differ by their seeds
+let nextToLearn = [];  // what learns next, where several seeds were asked for
 
 // off: parts that it learns without. model: a name, or sizes
 function wantedAtFirst() {
@@ -42,7 +41,7 @@ function subjectOfLearning(chosen) {
   const parts = LEARNING.switches.filter(({ name }) => !settings.learn[name]);
   return {
     about: {
-      ...settings.about, toytrans: LEARNING.version, task, rule, train_length: lengths, seed, run: settings.name, fault: "",
+      ...settings.about, toytrans: LEARNING.version, task, rule, train_length: lengths, seed, run: settings.name,
       learned_without: parts.flatMap(({ switches }) => switches),
       parameters: shapes.reduce((sum, [, shape]) => sum + countOf(shape), 0),
     },
@@ -80,31 +79,31 @@ function learn(chosen) {
   showSubject(made, shelf.length > 1);
 }
 
-function hear(about, message) {
+function hear(made, message) {
   const acts = {
     weights: takeWeights, step: takeSteps, counted: takeCounts, done: finish, failed: fail,
-    paused: () => {}, made: ({ engine, where }) => { about.engine = { engine, where }; },
+    paused: () => {}, made: ({ engine, where }) => { made.engine = { engine, where }; },
   };
-  acts[message.type](message, about);
-  if (subject === about) showLearning();
+  acts[message.type](message, made);
+  if (subject === made) showLearning();
 }
 
-// The newest weights, and those of some steps before, each about half as many again as the last
-function takeWeights({ step, tensors, pairsUsed }, about) {
-  const before = about.steps.at(-1), kept = about.steps.at(-2) ?? 0;
+// The newest weights, and those of some steps before, each made half as many again as the last
+function takeWeights({ step, tensors, pairsUsed }, made) {
+  const before = made.steps.at(-1), kept = made.steps.at(-2) ?? 0;
   if (step !== before && before > 0 && before < 1.5 * kept + 1) {
-    about.weights.delete(before);
-    about.models.delete(before);
-    about.steps.pop();
+    made.weights.delete(before);
+    made.models.delete(before);
+    made.steps.pop();
   }
-  if (step !== before) about.steps.push(step);
-  about.weights.set(step, tensors);
-  about.pairsUsed = pairsUsed;
-  about.models.delete(step);
-  about.step = step;
-  if (subject !== about || document.hidden) return;
+  if (step !== before) made.steps.push(step);
+  made.weights.set(step, tensors);
+  made.pairsUsed = pairsUsed;
+  made.models.delete(step);
+  made.step = step;
+  if (subject !== made) return;
   state.at = step;
-  showLearned();
+  if (!document.hidden) showLearned();
 }
 
 // While it learns only what is written and the heads are shown anew, because the same processor has
@@ -117,36 +116,36 @@ function showLearned() {
   paintHeads(chosenQuery());
 }
 
-function takeSteps({ step, losses }, about) {
-  losses.forEach((loss, n) => about.curve.push([step - losses.length + 1 + n, loss]));
-  if (running?.subject === about && !about.isAsking) {  // for weights, which come after a while
-    about.isAsking = true;
+function takeSteps({ step, losses }, made) {
+  losses.forEach((loss, n) => made.curve.push([step - losses.length + 1 + n, loss]));
+  if (running?.subject === made && !made.isAsking) {  // for weights, which come after a while
+    made.isAsking = true;
     setTimeout(() => {
-      about.isAsking = false;
-      if (running?.subject === about && !running.isPaused) running.learning.weights();
+      made.isAsking = false;
+      if (running?.subject === made && !running.isPaused) running.learning.weights();
     }, PREFERS_STILLNESS.matches ? 1000 : 200);
   }
 }
 
-function takeCounts({ step, alone, given, of, seen, unseen, asked }, about) {
+function takeCounts({ step, alone, given, of, seen, unseen, asked }, made) {
   if (asked) return;
   const group = (some) => ({ all: some.of, done: some.of, alone: some.alone, given: some.given });
   const whole = group({ alone, given, of });
-  about.counted = {
+  made.counted = {
     ...whole, of, step, seen: group(seen), unseen: group(unseen), longer: emptyGroup(0), wrong: [],
   };
-  if (step) about.shares.push([step, alone / of, given / of]);
-  if (subject === about && about.isLearning) showCounts(about.counted);
+  if (step) made.shares.push([step, alone / of, given / of]);
+  if (subject === made && made.isLearning) showCounts(made.counted);
 }
 
 // It has learned: its last weights and counts are there
-function finish({ seconds, met }, about) {
-  about.isLearning = false;
-  about.seconds = seconds;
-  about.pairs.forEach((pair, n) => { pair.seen = met[n]; });
+function finish({ seconds, met }, made) {
+  made.isLearning = false;
+  made.seconds = seconds;
+  made.pairs.forEach((pair, n) => { pair.seen = met[n]; });
   running?.learning.stop();
   running = null;
-  if (subject === about) change({}, false);
+  if (subject === made) change({}, false);
 }
 
 // What has learned is noted, and the next of several seeds begins
@@ -156,16 +155,15 @@ function noteLearned() {
     if (!notes.at(-1)?.[0].startsWith(modelName())) note();
     showLearning();
   }
-  if (waitingSeeds.length && !running) learn({ ...subject.chosen, seed: waitingSeeds.shift() });
+  if (nextToLearn.length && !running) learn(nextToLearn.shift());
 }
 
-function fail({ message }, about) {
+function fail({ message }, made) {
   running?.learning.stop();
   running = null;
-  about.isLearning = false;
-  waitingSeeds = [];
+  nextToLearn = [];
+  shelf.splice(shelf.indexOf(made), 1);  // nobody takes it for one that has learned
   setText(byId("error"), `It learns no further: ${message}.`);
-  change({}, false);
 }
 
 function pauseOrGoOn() {
@@ -200,7 +198,7 @@ function learnFiveSeeds() {
   const isThere = (chosen) => shelf.some((each) => JSON.stringify(each.chosen) === JSON.stringify(chosen));
   const five = [0, 1, 2, 3, 4].map((more) => ({ ...wanted, seed: wanted.seed + more }));
   const [first, ...rest] = five.filter((chosen) => !isThere(chosen));
-  if (first && attemptToLearn(first)) waitingSeeds = rest.map(({ seed }) => seed);
+  if (first && attemptToLearn(first)) nextToLearn = rest;
 }
 
 // The shelf ---------------------------------------------------------------------------------------
@@ -215,7 +213,9 @@ function showSubject(other, isStep = false) {
     Object.assign(state, { pads, experiment, isBig });
     if (!problemWith(source)) Object.assign(state, { source, answer: answerTo(source) });
   }
+  asked = null;
   fillFields();
+  if (byId("lines").classList.contains("stale")) acceptFields();
   showHead();
   showLearning();
   change({}, isStep);

@@ -16,7 +16,8 @@ function modelAt(step) {
 // whose source is longer than any of training. curve: [step, loss] in ascending order. proof: rows
 // of a batch with PyTorch's logits. steps: those of training whose weights there are; step: the
 // last of them, which is shown at first. answerOf: gives the answer to any source, where the page
-// knows the task. counts: by what they were counted with
+// knows the task. A model that learns here has also what was chosen, its settings, whether it
+// isLearning, its name on the shelf, and its shares and counted: see shelf.js. counts: by what they were counted with
 function subjectOfRun({ about, pairs, longer, curve, proof, snapshots, shapes }) {
   const weightsAt = (step) => {
     const { kind, weights } = snapshots.find((snapshot) => snapshot.step === step);
