@@ -112,6 +112,7 @@ function answerGuesses() {
   }).join("; "));
 }
 
+// Unless an act waits to be answered
 function showNextExperiment(by) {
   if (isPending()) return;
   const experiment = state.experiment + by;

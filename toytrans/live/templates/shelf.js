@@ -192,8 +192,7 @@ function attemptToLearn(chosen) {
   return true;
 }
 
-// Five seeds, one after the other, from the chosen one on
-// of those that are not on the shelf already
+// Five seeds from the chosen one on, one after the other, but for those that are on the shelf
 function learnFiveSeeds() {
   const isThere = (chosen) => shelf.some((each) => JSON.stringify(each.chosen) === JSON.stringify(chosen));
   const five = [0, 1, 2, 3, 4].map((more) => ({ ...wanted, seed: wanted.seed + more }));
@@ -345,7 +344,7 @@ function saveModel() {
   saveFile("model.safetensors", modelFile(settings, last));
 }
 
-// Curves of both shares over the steps; those of earlier models are grey, so that one sees what has
+// Curves of both shares over the steps; those of the other models are grey, so that one sees what has
 // become better or worse
 function showShares(host) {
   const steps = Math.max(...shelf.map(({ settings }) => settings.steps));
