@@ -125,7 +125,7 @@ def test_each_character_is_a_symbol_where_the_keys_say_so(tmp_path):
         ("a.tsv", "", "holds no pairs; write one on each line"),
         ("a.tsv", "a\tb\nGr\xfc\xdfe\tc\n".encode("latin-1"), "a.tsv:2: not text in UTF-8"),
         ("a.tsv", "a\tb\n", "UTF-16; write it as UTF-8: iconv -f UTF-16"),
-        ("a.tsv.gz", gzip.compress(b"a\tb\n"), "packed by gzip; unpack it: gunzip -c < "),
+        ("a.tsv.gz", gzip.compress(b"a\tb\n", mtime=0), "packed by gzip; unpack it: gunzip -c < "),
         ("a.xlsx", b"PK\x03\x04...", "a spreadsheet or a zip archive; save it as CSV"),
         ("a.parquet", b"PAR1...", "write it as JSONL"),
         ("a.tsv", b"a\tb\x00\n", "a.tsv:1: a NUL byte"),
