@@ -1,25 +1,20 @@
 """Several processes, which torchrun has started, train one model: each takes its rows of a batch,
-and gradients are summed once a step. The first alone evaluates, which it tells the others, and
-writes. One process does all of that."""
+and gradients are summed once a step. The first alone evaluates and writes. One process does all."""
 
 import os
 import signal
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from datetime import timedelta
-from typing import TypeVar
+from typing import Any
 
 import torch
 from torch import Tensor, distributed, nn
 
 from toytrans.errors import UserError
-from toytrans.training.checkpoint import StopReason
 from toytrans.training.signals import handled_by
 
-LONGEST_WAIT = timedelta(hours=1)
-"""For other processes to start, or for the first one to evaluate."""
-
-Told = TypeVar("Told")
+LONGEST_WAIT = timedelta(hours=1)  # for another process, to start or to evaluate
 
 
 def rank_and_processes() -> tuple[int, int]:
@@ -37,22 +32,12 @@ def sum_over_processes(loss: Tensor, parameters: Iterable[nn.Parameter]) -> None
         nn.utils.vector_to_parameters(summed, tensors)
 
 
-def agree(reason: StopReason | None) -> StopReason | None:
-    """A reason to stop that one of the processes has, for all of them: that of the lowest rank."""
-    if not distributed.is_initialized():
-        return reason
-    reasons: list[StopReason | None] = [None] * distributed.get_world_size()
-    distributed.all_gather_object(reasons, reason)
-    return next(filter(None, reasons), None)
-
-
-def told_by_first(value: Told) -> Told:
-    """The value of the first process, which the others wait for."""
-    if not distributed.is_initialized():
-        return value
-    values = [value]
-    distributed.broadcast_object_list(values, src=0)
-    return values[0]
+def gather(value: Any) -> list[Any]:
+    """The values that all processes have, by rank. Each waits here for the others."""
+    values = [value] * rank_and_processes()[1]
+    if distributed.is_initialized():
+        distributed.all_gather_object(values, value)
+    return values
 
 
 @contextmanager

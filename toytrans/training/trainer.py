@@ -37,12 +37,7 @@ from toytrans.training.checkpoint import (
     weights_of,
 )
 from toytrans.training.devices import Precision, generators
-from toytrans.training.distributed import (
-    agree,
-    rank_and_processes,
-    sum_over_processes,
-    told_by_first,
-)
+from toytrans.training.distributed import gather, rank_and_processes, sum_over_processes
 from toytrans.training.folder import Record
 from toytrans.training.optimization import AdamW, objective_of
 from toytrans.training.snapshots import keep_snapshot
@@ -146,12 +141,14 @@ class Trainer:
         self._told_to_stop = True
 
     def _reason_to_stop(self) -> StopReason | None:
-        """Why training stops now, for all processes: each has its own clock and signals."""
+        """Why training stops now. Each process has its own clock and signals, so that all take the
+        first reason that one of them has."""
+        reason = self.progress.reached_limit(self.settings.train)
         if self.not_finite:
-            return agree("diverged")
-        reached = self.progress.reached_limit(self.settings.train)
-        is_told_to_stop = self._told_to_stop or bool(self.signals)
-        return agree(reached or ("interrupted" if is_told_to_stop else None))
+            reason = "diverged"
+        elif reason is None and (self._told_to_stop or self.signals):
+            reason = "interrupted"
+        return next(filter(None, gather(reason)), None)
 
     def _save_is_overdue(self) -> bool:
         return self.progress.elapsed_s - self._saved_at > SECONDS_BETWEEN_SAVES
@@ -265,7 +262,7 @@ class Trainer:
         if self.rank == 0:
             pairs = all_pairs(self.dataset, "valid")
             measured = evaluate(self.model, pairs, self.dataset.facts).summary()
-        measured = told_by_first(measured)
+        measured = gather(measured)[0]
         if math.isfinite(measured["loss"]):
             progress.note_evaluation(measured["exact_match"], measured["loss"])
         else:
