@@ -15,6 +15,7 @@ import typer
 from typer.cli import get_docs_for_click
 
 import toytrans
+from toytrans.checks.outcome import Cause
 from toytrans.checks.registry import ALL_KINDS, Check
 from toytrans.checks.rules import CHECKS
 from toytrans.cli.app import COMMANDS, imported
@@ -120,13 +121,21 @@ def check_page(check: Check) -> str:
         parts.append(f"- **{part.name}**, of {asked_of}. {text}")
     if check.limits:
         parts += ["\n## What it does not see\n", check.limits]
-    parts += ["\n## Why it fails\n", "| cause | seen | remedy |", "|---|---|---|"]
-    for cause in check.causes:
+    doubts = [cause for cause in check.causes if cause.is_doubt]
+    parts += table_of_causes("Why it fails", [c for c in check.causes if not c.is_doubt])
+    parts += table_of_causes("Why it may give no verdict", doubts) if doubts else []
+    return "\n".join(parts) + "\n"
+
+
+def table_of_causes(title: str, causes: list[Cause]) -> list[str]:
+    """A table of causes with their remedies, under a heading."""
+    lines = [f"\n## {title}\n", "| cause | seen | remedy |", "|---|---|---|"]
+    for cause in causes:
         words, remedy = (text.replace("<", "*").replace(">", "*") for text in cause.pattern)
         more = f" [More](../{cause.read})" if cause.read else ""
         whole = f"{remedy}{more}" if remedy else more or words
-        parts.append(f"| `{cause.code}` | {cause.when} | {whole} |".replace("||", r"\|\|"))
-    return "\n".join(parts) + "\n"
+        lines.append(f"| `{cause.code}` | {cause.when} | {whole} |".replace("||", r"\|\|"))
+    return lines
 
 
 def commands() -> str:

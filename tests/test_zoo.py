@@ -39,11 +39,14 @@ def test_a_model_gets_its_verdict(entry: Entry, monkeypatch: pytest.MonkeyPatch)
         report = toytrans.check(**arguments)
         verdict = report.verdict
         words = "\n".join([str(report), *(found.message for found in report.results)])
-        causes = {found.cause.code for found in report.of("FAIL") if found.cause is not None}
+        parts = [part for found in report.results for part in found.parts.values()]
+        doubts = {part.cause.code for part in parts if part.cause and part.cause.is_doubt}
+        causes = {found.cause.code for found in report.of("FAIL") if found.cause} | doubts
     except UserError as refusal:
-        verdict, words, causes = "refused", str(refusal), set()
+        verdict, words, causes, doubts = "refused", str(refusal), set(), set()
     assert verdict in entry.verdict.split(" or "), words
     if verdict == "PASS":
         assert {found.name for found in report.of("PASS")} >= set(entry.checks), words
     assert not entry.cause or entry.cause in causes, words
+    assert entry.doubts is None or doubts == {*entry.doubts.split()}, words
     assert entry.says in words

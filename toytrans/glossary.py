@@ -162,7 +162,8 @@ def _of_check(name: str) -> Card:
     check = CHECKS[name]
     found = (fault for fault, card in CARDS.items() if name in card.checks)
     card = {"passes if": check.title, "asked": check.how, "does not see": check.limits}
-    card["causes"] = ", ".join(cause.code for cause in check.causes)
+    card["causes"] = ", ".join(cause.code for cause in check.causes if not cause.is_doubt)
+    card["doubts"] = ", ".join(cause.code for cause in check.causes if cause.is_doubt)
     card["finds"] = ", ".join(found) or "no fault that --break plants"
     card["ask it alone"] = f"toytrans check RUN --only {name}"
     return {heading: text for heading, text in card.items() if text}
@@ -172,8 +173,9 @@ def _of_cause(code: str) -> Card:
     """The card of a cause; what its words hold in braces is filled in where it is met."""
     cause, name = CAUSES[code], code.partition(".")[0]
     words, remedy = cause.pattern
+    which = f"the check {name}" if name in CHECKS else "a check of any name"
     card = {
-        "why": f"why the check {name} fails" if name in CHECKS else "why a check of any name fails",
+        "why": f"why {which} {'cannot be judged' if cause.is_doubt else 'fails'}",
         "seen": cause.when,
         "says": words,
         "remedy": remedy,

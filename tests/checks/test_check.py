@@ -633,6 +633,22 @@ def test_a_failure_that_is_expected_does_not_count():
         ask(broken, **given, expected={"futur": "?"})
 
 
+def test_a_doubt_has_a_code_by_which_it_can_be_expected():
+    def constant(ids):
+        return torch.ones(*ids.shape, 20)
+
+    given = {"kind": "decoder", "only": "pads,calls"}
+    report = ask(constant, **given)
+    assert report.verdict == "cannot judge"
+    assert report["pads"].cause.code == "any.constant_logits"
+    assert report.to_dict()["checks"][0]["cause"] == "any.constant_logits"
+    assert "give it other weights (any.constant_logits)" in str(report)
+    assert "cannot be judged" in toytrans.explain("any.constant_logits")
+    report = ask(constant, **given, expected={"any.constant_logits": "no weights yet"})
+    assert report["pads"].expected == "no weights yet" and "no weights yet" in str(report)
+    assert report.verdict == "PASS", "what is known to be unjudged does not stand in the way"
+
+
 def test_what_is_promised_and_missing_is_a_failure():
     model = built("no norms")["model"]
     given = IDS | {"embedding": (model.source, model.target), "only": "sublayers"}

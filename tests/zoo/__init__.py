@@ -22,7 +22,8 @@ class Entry:
     """A model and its verdict: PASS, FAIL, cannot judge, refused (a UserError), or several of
     them. checks: of a FAIL, at least one of these fails, any where empty; of a PASS, all of these
     pass. is_long: the verdict needs the longer sequences that `check` tries by default. cause: the
-    code of one cause of a FAIL. says: words of a report without one."""
+    code of one cause of a FAIL, or of a doubt. doubts: the codes of all doubts, where given. says:
+    words of a report without a cause."""
 
     name: str
     build: Callable[[], dict[str, Any]]
@@ -30,6 +31,7 @@ class Entry:
     checks: tuple[str, ...]
     is_long: bool
     cause: str
+    doubts: str | None
     says: str
 
 
@@ -44,6 +46,7 @@ def entry(
     base: type = Translator,
     is_long: bool = False,
     cause: str = "",
+    doubts: str | None = None,
     says: str = "",
     name: str = "",
     **given: Any,
@@ -68,7 +71,8 @@ def entry(
             return arguments
 
         words = name or maker.__name__.replace("_", " ").strip()
-        _found.append(Entry(words, build, verdict, tuple(checks.split()), is_long, cause, says))
+        of = tuple(checks.split())
+        _found.append(Entry(words, build, verdict, of, is_long, cause, doubts, says))
         return maker
 
     return register

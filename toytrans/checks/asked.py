@@ -16,6 +16,7 @@ from torch import Tensor, nn
 
 from toytrans.checks import tolerances
 from toytrans.checks.batch import Batch, Setting
+from toytrans.checks.common_causes import CONSTANT_LOGITS, EMBEDDING_NOT_MET
 from toytrans.checks.model import Adapter, NoAnswer
 from toytrans.checks.numbers import apart, largest
 from toytrans.checks.outcome import Judged, not_asked, unsure
@@ -89,12 +90,7 @@ class Asked(Batch):
     def require_changing_logits(self) -> None:
         """Raises Judged where the logits are the same whatever is asked."""
         if self.logits_constant:
-            raise Judged(
-                unsure(
-                    "the logits never change, so nothing can be seen through them; is the output "
-                    "layer zero? train a step, or give it other weights"
-                )
-            )
+            raise Judged(unsure(CONSTANT_LOGITS))
 
     # How large logits are, and what rounding does ------------------------------------------------
 
@@ -195,9 +191,4 @@ def embeddings_changed(batch: Batch, edit: Callable[[str, Tensor], Tensor]) -> I
             stack.enter_context(part.register_forward_hook(hook, with_kwargs=True))
         yield met
     if not met:
-        raise Judged(
-            unsure(
-                "the embedding layer is not what the model embeds its ids with, or is asked for "
-                "other ids than those of the source or the target as they are"
-            )
-        )
+        raise Judged(unsure(EMBEDDING_NOT_MET))

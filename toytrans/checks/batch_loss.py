@@ -5,6 +5,7 @@ from torch import Tensor
 
 from toytrans.checks import tolerances
 from toytrans.checks.asked import Asked
+from toytrans.checks.common_causes import LABELS_MISSING
 from toytrans.checks.outcome import Judged, not_asked, unsure
 from toytrans.errors import UserError
 
@@ -25,9 +26,8 @@ class BatchLoss:
             why = "needs a loss function" + " and labels" * bool(needed)
             raise Judged(not_asked(why, "loss", *needed))
         if asked.tgt_out is None:
-            give = " and ".join(f"{name}=..." for name in needed)
-            why = f"labels for the loss that was given are missing: give {give}"
-            raise Judged(unsure(why, *needed))
+            said = " and ".join(f"{name}=..." for name in needed)
+            raise Judged(unsure(LABELS_MISSING, give=tuple(needed), needed=said))
         self.asked, self.labels, self.is_own = asked, asked.tgt_out, False
         self.real = facts.real_labels(self.labels)
         dtypes = {asked.dtype, asked.model.loss(asked.logits, self.labels).dtype}

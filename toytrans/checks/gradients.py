@@ -4,6 +4,7 @@ import torch
 from torch import Tensor
 
 from toytrans.checks.asked import Asked, embeddings_changed
+from toytrans.checks.common_causes import NO_GRADIENTS
 from toytrans.checks.numbers import largest, worst
 from toytrans.checks.outcome import Cause, Judged, Outcome, does_not_apply, measured, unsure
 
@@ -46,7 +47,7 @@ def _gradients(asked: Asked) -> tuple[dict[str, float], float]:
     with torch.enable_grad(), embeddings_changed(asked, edit):
         logits = asked.model.ask(*asked.ids)
     if not logits.requires_grad:
-        raise Judged(unsure("needs gradients, and the model answers without (torch.no_grad?)"))
+        raise Judged(unsure(NO_GRADIENTS))
     plain = logits.detach()
     counts = asked.as_infinite(plain).isfinite() | plain.isnan()
     weighed = torch.where(counts & asked.counted_ids, logits * asked.noise(logits), 0.0)

@@ -1,7 +1,8 @@
-"""What comes of a question to a model: an `Outcome`, and where it is a failure, its `Cause`.
+"""What comes of a question to a model: an `Outcome`, and where it is no pass, its `Cause`.
 
-A failure carries evidence, which is what was measured and seen, by names, and rows of the table of
-causes. The first row that fits the evidence is the cause. A part gives the evidence that its own
+A failure, or a doubt for which there is no verdict, carries evidence, which is what was measured
+and seen, by names, and rows of the table of causes. The first row that fits the evidence is the
+cause. A part gives the evidence that its own
 rows go by. Whatever looks closer afterwards adds more: `mode_alone`, `first_module`, `kind` and
 `precision`. Today no row goes by those four; they are there for a row that does.
 """
@@ -31,22 +32,25 @@ def fits_always(evidence: Evidence) -> bool:
 
 @dataclass(frozen=True)
 class Cause:
-    """A row in the table of causes: why a check fails, and what to do about it.
+    """A row in the table of causes: why a check fails, or why it cannot be judged, and what to do
+    about it.
 
     code: the check and a name, "future.off_by_one", which stays the same from release to release.
     when: the evidence that selects this row, in words; fits: the same as a function of the
     evidence. words: what was seen, a format string over the evidence. remedy: what to look at or to
     write, a format string too. read: the page of docs/ on this mistake, if there is one. explains:
-    whether other checks may fail because of it.
+    whether other checks may fail because of it. is_doubt: whether it is why a check cannot be
+    judged.
     """
 
     code: str
     when: str
     words: str
-    remedy: str
+    remedy: str = ""
     fits: Callable[[Evidence], bool] = fits_always
     read: str = ""
     explains: bool = True
+    is_doubt: bool = False
 
     @property
     def pattern(self) -> tuple[str, str]:
@@ -89,13 +93,14 @@ class Counterexample:
 class Outcome:
     """What came of a part of a check.
 
-    said: the evidence of a pass, or why there is no verdict. give: the arguments of `check` that
+    said: the evidence of a pass, or why nothing was asked. give: the arguments of `check` that
     would allow one. difference: what was measured; it passes up to the tolerance or, where
     something `must_change`, beyond it; both are None where nothing was measured. NaN never passes.
-    Of a failure, causes: rows of the table, of which the first that fits the evidence is the cause.
-    circumstances: the mode and the batch in which it fails, in words. length: the `length=` of
-    `check` that is enough to see it again. where: the module in which it first shows. example: the
-    smallest one. follows: checks that explain it where they fail too, the likelier first.
+    Of a failure or a doubt, causes: rows of the table, of which the first that fits the evidence is
+    the cause. Of a failure, circumstances: the mode and the batch in which it fails, in words.
+    length: the `length=` of `check` that is enough to see it again. where: the module in which it
+    first shows. example: the smallest one. follows: checks that explain it where they fail too, the
+    likelier first.
     """
 
     verdict: Verdict
@@ -114,12 +119,12 @@ class Outcome:
 
     @cached_property
     def cause(self) -> Cause | None:
-        """Why it fails; None where it does not."""
+        """Why it fails, or cannot be judged; None for other verdicts."""
         return next((cause for cause in self.causes if cause.fits(self.evidence)), None)
 
     @property
     def message(self) -> str:
-        """The evidence of a pass, the cause of a failure, or why there is no verdict."""
+        """The evidence of a pass, the cause of a failure or a doubt, or why nothing was asked."""
         if self.cause is None:
             return self.said
         return self.cause.text(self.evidence) + self.circumstances
@@ -192,9 +197,10 @@ def measured(
     )
 
 
-def unsure(why: str, *give: str) -> Outcome:
-    """No verdict, because what was seen can be meant, or proves nothing."""
-    return Outcome("cannot judge", why, give)
+def unsure(*causes: Cause, give: tuple[str, ...] = (), **evidence: Any) -> Outcome:
+    """No verdict, because what was seen can be meant, or proves nothing; give: the arguments of
+    `check` that would allow one."""
+    return Outcome("cannot judge", give=give, causes=causes, evidence=evidence)
 
 
 def not_asked(why: str, *give: str) -> Outcome:

@@ -22,12 +22,13 @@ from toytrans.errors import UserError
 @dataclass(frozen=True)
 class Side:
     """The source or the target, and why its tokens may reach nothing: none does; some places do
-    not; some ids do not, for they are taken for pads."""
+    not; some ids do not, for they are taken for pads, or, a doubt, may be special ones."""
 
     name: str
     nothing_seen: Cause
     places_unseen: Cause
     ids_masked: Cause
+    ids_special: Cause
 
     @property
     def is_source(self) -> bool:
@@ -172,10 +173,5 @@ def every_id(first: Asked, side: Side, end_masked: Cause | None = None) -> int:
     missing = [f"{name}=..." for name in ("start_id", "eos_id") if getattr(facts, name) is None]
     if at_an_end and len(found) <= 3 and missing:
         missing += ["source_pad_id=..."] if side.is_source and facts.source_pad_id is None else []
-        raise Judged(
-            unsure(
-                f"{some} of the {side.name} changes nothing, as a pad does: if it is a special "
-                f"one, give {' or '.join(missing)}"
-            )
-        )
+        raise Judged(unsure(side.ids_special, ids=some, needed=" or ".join(missing)))
     raise Judged(fails(side.ids_masked, ids=some, count=len(ids)))

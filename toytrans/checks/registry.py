@@ -23,6 +23,7 @@ from typing import Literal, NamedTuple, TypeVar
 
 from toytrans.checks.asked import Asked
 from toytrans.checks.changes import Change
+from toytrans.checks.common_causes import COMMON
 from toytrans.checks.facts import Kind
 from toytrans.checks.outcome import Cause, Evidence, Outcome, fits_always
 from toytrans.errors import UserError, did_you_mean
@@ -38,9 +39,6 @@ class Kinds(NamedTuple):
 ALL_KINDS = Kinds(("encoder-decoder", "decoder", "encoder"), "")
 CAUSAL = Kinds(("encoder-decoder", "decoder"), "an encoder sees both sides and predicts no token")
 WITH_SOURCE = Kinds(("encoder-decoder",), "the model has no source")
-
-POLARITY = "is True = block what your layer expects?"
-"""Half of the remedy of most faults of masks."""
 
 On = Literal["first", "every", "both ends", "last"]
 """Which batches a part is asked of: the first, which is the shortest; every one, in every mode and
@@ -118,7 +116,21 @@ class Check:
         explains: bool = True,
     ) -> Cause:
         """Add a row to the table of causes; `Cause` says what each argument is."""
-        row = Cause(f"{self.name}.{name}", when, words, remedy, fits, read, explains)
+        return self._add(Cause(f"{self.name}.{name}", when, words, remedy, fits, read, explains))
+
+    def doubt(
+        self,
+        name: str,
+        *,
+        when: str,
+        words: str,
+        remedy: str = "",
+        fits: Callable[[Evidence], bool] = fits_always,
+    ) -> Cause:
+        """Add a row that says why the check cannot be judged."""
+        return self._add(Cause(f"{self.name}.{name}", when, words, remedy, fits, is_doubt=True))
+
+    def _add(self, row: Cause) -> Cause:
         if row.code in CAUSES:
             raise ValueError(f"two causes are called {row.code}")
         CAUSES[row.code] = row
@@ -158,18 +170,9 @@ CHECKS: dict[str, Check] = {}
 """Every check by its name, in the order in which they are asked and reported."""
 
 CAUSES: dict[str, Cause] = {}
-"""Every cause by its code."""
+"""Every cause by its code, doubts among them."""
 
-NAN = Cause(
-    "any.nan",
-    when="an ordinary batch has outputs that are NaN at real places",
-    words="output is NaN at a real place of an ordinary batch",
-    remedy=f"does a mask close every key of a query, and {POLARITY}",
-    read="mistakes/masks-inverted.md",
-)
-"""The one cause that any check may meet; those that meet it later follow from the first."""
-
-CAUSES[NAN.code] = NAN
+CAUSES |= {row.code: row for row in COMMON}
 
 
 def selected(only: str | Iterable[str], skip: str | Iterable[str] = ()) -> tuple[str, ...]:

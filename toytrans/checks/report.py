@@ -16,8 +16,8 @@ class CheckFailed(AssertionError):
 @dataclass(frozen=True)
 class Result:
     """What came of a check: of the outcomes of its parts the one that counts, and all of them by
-    their names. expected: why its failure is meant; "" where it is not. reproduce: a line that
-    shows a failure again."""
+    their names. expected: why its failure, or its doubt, is meant; "" where it is not. reproduce: a
+    line that shows a failure again."""
 
     check: Check
     outcome: Outcome
@@ -39,7 +39,7 @@ class Result:
 
     @property
     def cause(self) -> Cause | None:
-        """Why it fails; None where it does not."""
+        """Why it fails, or cannot be judged; None for other verdicts."""
         return self.outcome.cause
 
     @property
@@ -118,9 +118,10 @@ class Report:
 
     @property
     def decisive(self) -> Result | None:
-        """What alone keeps a report without failures from PASS: a check that could not be judged
-        and is essential, or of a loss that was given; where no check passes, any."""
-        unsure = self.of("cannot judge")
+        """What alone keeps a report without failures from PASS: a check that could not be judged,
+        is essential or of a loss that was given, and was not expected to; where no check passes,
+        any."""
+        unsure = [result for result in self.of("cannot judge") if not result.expected]
         counted = [result for result in unsure if result.check.essential or result.give]
         judged = self.of("PASS") or self.expected
         return next(iter(counted if judged else (*counted, *unsure, *self.results)), None)
@@ -167,8 +168,9 @@ class Report:
 
     @property
     def expected(self) -> tuple[Result, ...]:
-        """Those that failed as expected."""
-        return tuple(result for result in self.of("FAIL") if result.expected)
+        """Those that failed, or could not be judged, as expected."""
+        found = (*self.of("FAIL"), *self.of("cannot judge"))
+        return tuple(result for result in found if result.expected)
 
     @property
     def surprises(self) -> tuple[Result, ...]:
@@ -208,7 +210,7 @@ class Report:
                 "(2 layers, width 64, 100 words), or give length=512"
             )
         for said, names in (
-            ("failed as expected", [result.name for result in self.expected]),
+            ("failed as expected", [r.name for r in self.expected if r.verdict == "FAIL"]),
             ("passed unexpectedly", [result.name for result in self.surprises]),
             ("not judged", self.with_parts("cannot judge")),
             ("not asked", self.with_parts("not asked")),
@@ -231,11 +233,12 @@ class Report:
         for failure in self.failures:
             lines += self.lines_of(failure)
         for result in self.expected:
-            lines.append((f"expected: {result.name} fails: {result.expected}", "more"))
+            verb = "fails" if result.verdict == "FAIL" else "cannot be judged"
+            lines.append((f"expected: {result.name} {verb}: {result.expected}", "more"))
         for result in self.surprises:
             text = f"surprise: {result.name} passes, but was expected to fail: {result.expected}"
             lines.append((text, "cannot judge"))
-        unsure = {name: part.message for name, part in self.with_parts("cannot judge").items()}
+        unsure = {name: _doubt(part) for name, part in self.with_parts("cannot judge").items()}
         for why, unjudged in _gathered(unsure).items():
             lines.append((f"?     {unjudged}: {why}", "cannot judge"))
         passed = self.of("PASS")
@@ -294,6 +297,12 @@ class Report:
             "tried": self.tried,
             "checks": [each.to_dict() | follows.get(each.name, {}) for each in self.results],
         }
+
+
+def _doubt(outcome: Outcome) -> str:
+    """Why there is no verdict, and the code under which `explain` and `expected=` know it."""
+    code = "" if outcome.cause is None else f" ({outcome.cause.code})"
+    return f"{outcome.message}{code}"
 
 
 def _short(value: Any) -> str:

@@ -14,9 +14,10 @@ from toytrans.checks.another_pad import another_source_pad
 from toytrans.checks.asked import Asked
 from toytrans.checks.batch import SHORTEST, Setting
 from toytrans.checks.changes import Broken, compare
+from toytrans.checks.common_causes import ANOTHER_PAD, EXCEPTION, NAN, NO_ANSWER
 from toytrans.checks.model import Adapter, NoAnswer
 from toytrans.checks.outcome import Judged, Outcome, does_not_apply, unsure
-from toytrans.checks.registry import NAN, Check, On, Part, selected
+from toytrans.checks.registry import Check, On, Part, selected
 from toytrans.checks.report import Report, Result
 from toytrans.checks.rules import CAUSES, CHECKS
 from toytrans.checks.shrink import smallest_example
@@ -40,9 +41,6 @@ for: about 15 s."""
 
 ANSWERS_A_BATCH = 80
 """About so many answers all checks want of a batch."""
-
-FEWER_PLACES = "if it takes fewer places, give max_length=..."
-"""The remedy for a model that raises an exception at some lengths."""
 
 
 def settings_of(length: int | None, seed: int, limit: int | None) -> list[Setting]:
@@ -76,12 +74,12 @@ def judge(part: Part, asked: Asked) -> tuple[Outcome, Broken | None]:
     except Judged as early:
         return early.outcome, None
     except NoAnswer as error:
-        return unsure(f"{error}; {FEWER_PLACES}"), None
+        return unsure(NO_ANSWER, error=str(error)), None
     except UserError:
         raise
     except asked.model.may_raise as error:
         what = f"{type(error).__name__}: {(str(error).splitlines() or [''])[0][:150]}"
-        return unsure(f"the check met {what}"), None
+        return unsure(EXCEPTION, error=what), None
 
 
 @dataclass
@@ -147,7 +145,9 @@ class Examination:
         if counting.verdict == "FAIL" and check.conclude is not None:
             counting = check.conclude(counting, parts)
         code = "" if counting.cause is None else counting.cause.code
-        expected = self.expected.get(check.name) or self.expected.get(code, "")
+        expected = self.expected.get(code, "")
+        if counting.verdict != "cannot judge":  # a doubt is expected by its code alone
+            expected = self.expected.get(check.name) or expected
         asked = f'only="{check.name}", length={counting.length}, seed={self.settings[0].seed}'
         again = f"toytrans.check(model, ..., {asked})" if counting.verdict == "FAIL" else ""
         return Result(check, counting, parts, expected, again)
@@ -214,7 +214,8 @@ class Examination:
                     longer = Asked(copied, setting)
                     self._require_steady(longer)
                 except UserError as error:
-                    why = f"{error}; {FEWER_PLACES}" if isinstance(error, NoAnswer) else str(error)
+                    no_answer = isinstance(error, NoAnswer)
+                    why = f"{error}; {NO_ANSWER.remedy}" if no_answer else str(error)
                     where = f"length {setting.length} in {copied.mode} mode"
                     self.notes.append(f"{where} not judged: {why}")
                     copies = [] if is_eval else [first.model]
@@ -356,11 +357,7 @@ class Examination:
             self.source_pad = (another_source_pad(asked),)
         if (other := self.source_pad[0]) is None:
             return None
-        return unsure(
-            f"id {asked.facts.pad_id} behind a source is seen as a symbol, and id {other} is not "
-            "seen: is the source's mask made from the wrong id? If the source has a pad of its "
-            f"own, give source_pad_id={other}"
-        )
+        return unsure(ANOTHER_PAD, pad=asked.facts.pad_id, other=other)
 
     def _with_nan_as_cause(self, part: Part, failure: Outcome) -> Outcome:
         """NaN in an ordinary batch is a cause of its own. The first check that meets it is its
@@ -460,7 +457,8 @@ def check(
     width; promises: names of `toytrans.checks.facts.PROMISES`, whose lack is then a failure.
 
     expected: a check or the code of a cause, and why its failure is meant, as {"order": "a bag of
-    words"}. Such a failure does not count, and where the check passes the report says so.
+    words"}. Such a failure does not count, and where the check passes the report says so. The code
+    of a doubt says that what cannot be judged is known.
 
     device: where the copies are; where it is not given, they stay where the model is. effort:
     "quick" asks the shortest batch alone. length: symbols of the longest sequence tried, 64. With

@@ -10,11 +10,12 @@ from torch.nn import functional as F
 
 from toytrans.checks.asked import Asked
 from toytrans.checks.changes import Change
+from toytrans.checks.common_causes import POLARITY
 from toytrans.checks.gradients import gradients_are_zero
 from toytrans.checks.ids import Ids
 from toytrans.checks.numbers import spread_out
 from toytrans.checks.outcome import Evidence, Outcome
-from toytrans.checks.registry import CAUSAL, POLARITY, Check
+from toytrans.checks.registry import CAUSAL, Check
 from toytrans.checks.rules.pads import lost_at_single_shapes
 from toytrans.checks.shapes import in_other_shapes
 

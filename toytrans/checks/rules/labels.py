@@ -76,6 +76,13 @@ SWAPPED = LABELS.cause(
     remedy="the batch maker, or whoever calls it, has swapped them",
 )
 
+OTHER_IDS = LABELS.doubt(
+    "other_ids",
+    when="most labels are neither the next decoder input nor the one at their place",
+    words="{others} of {count} labels are not the next decoder input, nor the same one",
+    remedy="if labels have ids of their own, this is no shift",
+)
+
 
 @LABELS.part("the shift")
 def the_shift(asked: Asked) -> Outcome:
@@ -91,10 +98,7 @@ def the_shift(asked: Asked) -> Outcome:
     ahead = (tgt_out[:, :-2] == tgt_in[:, 2:])[follows[:, :-1] & asked.real[:, 2:]]
     is_twice = bool(ahead.numel()) and bool(ahead.all())
     if not same and not is_twice and others > 0.5 * count:
-        return unsure(
-            f"{others} of {count} labels are not the next decoder input, nor the same one: if "
-            "labels have ids of their own, this is no shift"
-        )
+        return unsure(OTHER_IDS, others=others, count=count)
     return measured(
         others,
         0.0,

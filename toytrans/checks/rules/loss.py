@@ -47,6 +47,18 @@ PADS_IN_THE_MEAN = LOSS.cause(
     read="mistakes/loss-counts-pads.md",
 )
 
+NO_PADS = LOSS.doubt(
+    "no_pads",
+    when="no label of the batch is a pad",
+    words="needs a batch whose labels hold pads; the batch maker pads none",
+)
+OTHER_TERMS = LOSS.doubt(
+    "other_terms",
+    when="the model's own loss is not the mean over real labels, and pads do not change it",
+    words="the model's own loss is not the mean over labels that are no pads; pads do not change "
+    "it: it may hold other terms",
+)
+
 
 @LOSS.part("pads")
 def pads(asked: Asked) -> Outcome:
@@ -54,14 +66,11 @@ def pads(asked: Asked) -> Outcome:
     loss = BatchLoss(asked)
     row = int((~loss.real).sum(1).argmax())
     if bool(loss.real[row].all()):
-        return unsure("needs a batch whose labels hold pads; the batch maker pads none")
+        return unsure(NO_PADS)
     rows, tolerance = slice(row, row + 1), loss.tolerance(loss.mean())
     whole, inside = loss.mean(rows), loss.mean(rows, loss.real[row])
     if loss.is_own and loss.same(whole, inside) and not loss.same(loss.mean(), loss(asked.logits)):
-        return unsure(
-            "the model's own loss is not the mean over labels that are no pads; pads do not change "
-            "it: it may hold other terms"
-        )
+        return unsure(OTHER_TERMS)
     scored = 0.0 if loss.is_own else largest(loss.gradient()[~loss.real])
     return measured(
         worst((scored, abs(whole - inside))),
@@ -115,6 +124,14 @@ SUM = LOSS.cause(
     remedy=DIVIDE_ONCE,
 )
 
+NO_KNOWN_MEAN = LOSS.doubt(
+    "no_known_mean",
+    when="the loss of a batch is neither a mean nor a sum of what its halves or rows lose",
+    words=HALVES,
+    remedy="it is neither a mean of tokens nor one of rows; does it weigh classes or hold other "
+    "terms?",
+)
+
 
 @LOSS.part("halves")
 def halves(asked: Asked) -> Outcome:
@@ -140,11 +157,7 @@ def halves(asked: Asked) -> Outcome:
         elif loss.same(whole, float(by_halves.sum())):
             formula = "sum"
         else:
-            return unsure(
-                f"the loss is {whole:.4f}, its halves over their tokens {expected:.4f}: it is "
-                "neither a mean of tokens nor one of rows; does it weigh classes or hold other "
-                "terms?"
-            )
+            return unsure(NO_KNOWN_MEAN, whole=whole, halves=expected)
     return measured(
         abs(whole - expected),
         loss.tolerance(whole),
@@ -189,6 +202,12 @@ SOFTMAX_TWICE = LOSS.cause(
     remedy="give cross entropy the logits",
 )
 
+BLIND = LOSS.doubt(
+    "blind",
+    when="the loss does not change with the logits of the labels",
+    words="the loss is {high:.4f}, whatever the logits of the labels are",
+)
+
 
 @LOSS.part("likelier labels")
 def likelier_labels(asked: Asked) -> Outcome:
@@ -206,7 +225,7 @@ def likelier_labels(asked: Asked) -> Outcome:
     high = loss_where_labels_have(logits.argmax(-1, keepdim=True))
     low = loss_where_labels_have(logits.argmin(-1, keepdim=True))
     if not abs(low - high) > loss.tolerance(high):
-        return unsure(f"the loss is {high:.4f}, whatever the logits of the labels are")
+        return unsure(BLIND, high=high)
     if high > low:
         return fails(WRONG_SIGN, high=high, low=low)
     with contextlib.suppress(UserError):  # a loss that wants probabilities takes no softmax

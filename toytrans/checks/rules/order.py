@@ -34,6 +34,23 @@ UNSEEN = ORDER.cause(
     words="no swap of neighbours changes an output elsewhere: order is not seen",
     remedy=POSITIONS,
 )
+HALF_PRECISION = ORDER.doubt(
+    "half_precision",
+    when="the model is asked in half precision",
+    words="needs fp32 or fp64: half precision rounds as much as a swap may move",
+)
+NO_NEIGHBOURS = ORDER.doubt(
+    "no_neighbours",
+    when="no two neighbouring symbols of the batch differ",
+    words="needs sequences with two different neighbouring symbols",
+)
+ONE_LAYER = ORDER.doubt(
+    "one_layer",
+    when="no swap of neighbours in the ids of a decoder moves an output elsewhere",
+    words="no output changes when two earlier tokens are swapped: a decoder without positions "
+    "counts them by its triangle from two layers on",
+    remedy="give it two",
+)
 
 MOST_SWAPS = 12
 
@@ -46,7 +63,7 @@ def neighbours_swapped(asked: Asked) -> Outcome:
     asked.require_changing_logits()
     facts, far = asked.facts, not asked.is_short
     if asked.dtype not in tolerances.LOGITS:
-        return unsure("needs fp32 or fp64: half precision rounds as much as a swap may move")
+        return unsure(HALF_PRECISION)
     if far and (asked.dtype != torch.float64 or not facts.has_source):
         return does_not_apply("rounding may move logits as far as such a swap, but in fp64")
     side, real = (asked.src, asked.real_source) if facts.has_source else (asked.tgt_in, asked.real)
@@ -55,7 +72,7 @@ def neighbours_swapped(asked: Asked) -> Outcome:
     symbol = torch.isin(ids, asked.symbols) & real[row] & (torch.arange(len(ids)) >= first)
     places = (symbol[:-1] & symbol[1:] & (ids[:-1] != ids[1:])).nonzero()  # (N, 1)
     if not len(places):
-        return unsure("needs sequences with two different neighbouring symbols")
+        return unsure(NO_NEIGHBOURS)
     places = places[spread_out(len(places), MOST_SWAPS)]
     swapped = ids.repeat(len(places) + 1, 1)  # the ids as they are come first
     for number, place in enumerate(places[:, 0].tolist(), 1):
@@ -70,10 +87,7 @@ def neighbours_swapped(asked: Asked) -> Outcome:
     change = Change("", handed, must_repeat, (cause,), in_one_call=True)
     by = largest(change.moved(asked))
     if facts.kind == "decoder" and by <= asked.tolerance:
-        return unsure(
-            "no output changes when two earlier tokens are swapped: a decoder without positions "
-            "counts them by its triangle from two layers on; give it two"
-        )
+        return unsure(ONE_LAYER)
     said = f"{len(places)} swaps of neighbours: outputs move"
     where = {"behind": f" behind place {first}" * far, "at_every_place": ", at every place" * far}
     return measured(by, asked.tolerance, said, cause, must_change=True, **where)

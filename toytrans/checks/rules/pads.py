@@ -11,11 +11,12 @@ from torch.nn import functional as F
 
 from toytrans.checks.asked import APPENDED_PADS, Asked, embeddings_changed
 from toytrans.checks.changes import Change
+from toytrans.checks.common_causes import NAN, POLARITY
 from toytrans.checks.gradients import gradients_are_zero
 from toytrans.checks.ids import Ids
 from toytrans.checks.model import NoAnswer
 from toytrans.checks.outcome import Evidence, Judged, Outcome, fails, unsure
-from toytrans.checks.registry import NAN, POLARITY, Check
+from toytrans.checks.registry import Check
 from toytrans.checks.shapes import in_other_shapes
 
 PADS = Check(
@@ -170,6 +171,12 @@ EMBEDDINGS_SEEN = PADS.cause(
     "round?",
 )
 
+EMBEDDED_ELSEWHERE = PADS.doubt(
+    "embedded_elsewhere",
+    when="the embedding of one side alone is met",
+    words="the {side} is embedded by another module, or at another width",
+)
+
 
 @PADS.part("their embeddings")
 def their_embeddings(asked: Asked) -> Iterator[Change]:
@@ -193,8 +200,7 @@ def _noise_in_pads(asked: Asked) -> Iterator[None]:
         yield
     for side, name in (("src", "source"), ("tgt", "target")):
         if side not in met and (side == "tgt" or asked.facts.has_source):
-            why = f"the {name} is embedded by another module, or at another width"
-            raise Judged(unsure(why))
+            raise Judged(unsure(EMBEDDED_ELSEWHERE, side=name))
 
 
 # Gradients -----------------------------------------------------------------------------------

@@ -9,11 +9,12 @@ from torch.nn import functional as F
 
 from toytrans.checks.asked import Asked
 from toytrans.checks.changes import Change
+from toytrans.checks.common_causes import POLARITY
 from toytrans.checks.ids import Ids, wider
 from toytrans.checks.model import NoAnswer
 from toytrans.checks.numbers import largest, spread_out
 from toytrans.checks.outcome import Judged, fails, unsure
-from toytrans.checks.registry import POLARITY, WITH_SOURCE, Check, Kinds
+from toytrans.checks.registry import WITH_SOURCE, Check, Kinds
 from toytrans.errors import UserError
 
 ROWS = Check(
@@ -52,6 +53,17 @@ EMPTY_GIVES_NAN = ROWS.cause(
     words="a pair without symbols spoils its own outputs, or those of other rows: a row of "
     "attention with every key closed turns into NaN after softmax over -inf alone",
     remedy="give such rows zeros",
+)
+EMPTY_MAY_NOT_COME = ROWS.doubt(
+    "empty_may_not_come",
+    when="a source of pads alone gives NaN, and nothing says that one can come",
+    words="a source of pads alone turns into NaN, or spoils other rows",
+    remedy="give batch=... (a batch maker) to show an empty one of yours",
+)
+EMPTY_NOT_MADE = ROWS.doubt(
+    "empty_not_made",
+    when="the batch maker does not take a pair without symbols",
+    words="needs a batch maker that takes a pair without symbols: {error}",
 )
 
 
@@ -97,8 +109,7 @@ def an_empty_pair(asked: Asked) -> Iterator[Change]:
     try:
         src, tgt_in, _ = asked.model.batch([([], [])])
     except UserError as error:
-        reason = f"needs a batch maker that takes a pair without symbols: {error}"
-        raise Judged(unsure(reason)) from None
+        raise Judged(unsure(EMPTY_NOT_MADE, error=str(error))) from None
     if of_pads_alone:
         src = torch.full_like(asked.src[:1], facts.source_pad)
 
@@ -121,10 +132,5 @@ def an_empty_pair(asked: Asked) -> Iterator[Change]:
     if math.isnan(moved) and may_come:
         raise Judged(fails(EMPTY_GIVES_NAN))
     if not may_come and not moved <= asked.tolerance:
-        raise Judged(
-            unsure(
-                "a source of pads alone turns into NaN, or spoils other rows; give batch=... (a "
-                "batch maker) to show an empty one of yours"
-            )
-        )
+        raise Judged(unsure(EMPTY_MAY_NOT_COME))
     yield change

@@ -91,6 +91,25 @@ NOT_AS_GIVEN = SCALE.cause(
     explains=False,
 )
 
+# A scale that may be meant -------------------------------------------------------------------
+
+LEARNED = SCALE.doubt(
+    "learned",
+    when="a parameter multiplies the scores",
+    words="{where}a learned number scales the scores, so no other is wanted",
+)
+UNKNOWN = SCALE.doubt(
+    "unknown",
+    when="the scores are multiplied with tensors",
+    words="{where}the scores are multiplied with more than numbers: their scale is unknown",
+)
+ANOTHER = SCALE.doubt(
+    "another",
+    when="scores are multiplied with a number that is no known mistake",
+    words="{where}" + SEEN,
+    remedy=RIGHT + ". T5, Luong's attention and norms of queries differ{meant}",
+)
+
 
 class Fault(NamedTuple):
     """What is wrong with one attention."""
@@ -117,7 +136,7 @@ def every_attention(asked: Asked) -> Outcome:
             "out"
         )
     faults = [_leak(each) for each in attentions]
-    doubts: list[str] = []
+    doubts: list[Outcome] = []
     if not any(faults):
         faults = []
         for each in attentions:
@@ -125,7 +144,7 @@ def every_attention(asked: Asked) -> Outcome:
                 faults.append(_wrong_scale(asked, each))
             except Judged as doubt:
                 faults.append(None)
-                doubts.append(f"{_where(asked, each)}{doubt.outcome.said}")
+                doubts.append(doubt.outcome)
     wrong = [(each, fault) for each, fault in zip(attentions, faults, strict=True) if fault]
     if wrong:
         first, fault = wrong[0]
@@ -133,7 +152,7 @@ def every_attention(asked: Asked) -> Outcome:
         evidence = {**fault.evidence, "where": _where(asked, first), "others": others}
         return measured(len(wrong), 0.0, "", fault.cause, **evidence)
     if doubts:
-        return unsure(doubts[0])
+        return doubts[0]
     fills = sorted({fill for a in attentions for fill in a.scores.fills}, reverse=True)
     closed = f", closed ones hold {', '.join(f'{x:.3g}' for x in fills)}" if fills else ""
     wanted = "1 / root of d_head" if asked.facts.scale is None else f"{asked.facts.scale:g}"
@@ -163,7 +182,7 @@ def _wrong_scale(asked: Asked, attention: Softmax) -> Fault | None:
         return math.isclose(scores.factor, wanted, rel_tol=tolerances.SCALE)
 
     if scores.learned:
-        raise Judged(unsure("a learned number scales the scores, so no other is wanted"))
+        raise Judged(unsure(LEARNED, where=_where(asked, attention)))
     usual = scores.inner**-0.5
     if near(usual if given is None else given):
         return None
@@ -186,12 +205,8 @@ def _wrong_scale(asked: Asked, attention: Softmax) -> Fault | None:
     if given is not None:
         return Fault(NOT_AS_GIVEN, {**evidence, "given": given})
     if math.isnan(scores.factor):
-        why = "the scores are multiplied with more than numbers: their scale is unknown"
-        raise Judged(unsure(why))
-    seen, right = SEEN.format(**evidence), RIGHT.format(**evidence)
-    raise Judged(
-        unsure(f"{seen}; {right}. T5, Luong's attention and norms of queries differ{meant}")
-    )
+        raise Judged(unsure(UNKNOWN, where=_where(asked, attention)))
+    raise Judged(unsure(ANOTHER, where=_where(asked, attention), **evidence))
 
 
 def _where(asked: Asked, attention: Softmax) -> str:

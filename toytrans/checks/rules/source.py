@@ -60,8 +60,14 @@ CROSS_ATTENTION_TRIANGLE = SOURCE.cause(
     remedy="the causal mask belongs to self-attention",
     read="mistakes/causal-mask.md",
 )
+IDS_SPECIAL = SOURCE.doubt(
+    "ids_special",
+    when="up to three ids at an end of the vocabulary change nothing, as a pad does",
+    words="{ids} of the source changes nothing, as a pad does",
+    remedy="if it is a special one, give {needed}",
+)
 
-SIDE = Side("source", NOTHING_SEEN, PLACES_UNSEEN, IDS_MASKED)
+SIDE = Side("source", NOTHING_SEEN, PLACES_UNSEEN, IDS_MASKED, IDS_SPECIAL)
 
 
 @SOURCE.part("token by token", on="both ends")

@@ -78,6 +78,28 @@ SECOND_CALL_FAILS = STEPS.cause(
     words="{error}, at a second call after one that it answered",
     remedy="is its cache emptied?",
 )
+TWO_ANSWERS = STEPS.doubt(
+    "two_answers",
+    when="generate gives two answers to one input, and draws random numbers",
+    words="generate gives two answers to one input",
+    remedy="is dropout left on in it (call model.eval() first), or does it sample?",
+)
+ONE_ANSWER = STEPS.doubt(
+    "one_answer",
+    when="the parallel pass gives the same logits for all ids",
+    words="the model as it came gives one answer to everything",
+    remedy="train it a step",
+)
+START_UNKNOWN = STEPS.doubt(
+    "start_unknown",
+    when="ids are decoded, and the id that decoding starts with is not known",
+    words="needs the id that decoding starts with (start_id=...)",
+)
+NOTHING_DECODED = STEPS.doubt(
+    "nothing_decoded",
+    when="no id stands behind those that decoding began with",
+    words="generate gave no id behind those that it began with",
+)
 
 MOST_STEPS = 64
 
@@ -108,10 +130,7 @@ def one_by_one(asked: Asked) -> Outcome:
             made = _steps(asked, rows)
             draws = not torch.equal(before, torch.get_rng_state())
             if draws and not torch.allclose(made, _steps(asked, rows), equal_nan=True):
-                return unsure(
-                    "generate gives two answers to one input: is dropout left on in it (call "
-                    "model.eval() first), or does it sample?"
-                )
+                return unsure(TWO_ANSWERS)
         except UserError as error:
             if not outcomes:
                 raise
@@ -135,8 +154,7 @@ def _parallel(
     Raises Judged where logits are one for all ids."""
     logits, model = asked.ask(src, tgt_in), asked.model
     if not largest(apart(logits, logits[:1, :1]).nan_to_num()):
-        why = "the model as it came gives one answer to everything; train it a step"
-        raise Judged(unsure(why))
+        raise Judged(unsure(ONE_ANSWER))
     came_as = model.came_as or asked.logits.dtype
     if model.generate is None or made_in == asked.logits.dtype == came_as:
         return logits, asked.tolerance
@@ -177,13 +195,13 @@ def _judged_ids(asked: Asked, ids: Ids, made: Tensor) -> Outcome:
     start = facts.start_id if facts.decoding_start is None else facts.decoding_start
     if facts.has_source:
         if start is None:
-            return unsure("needs the id that decoding starts with (start_id=...)")
+            return unsure(START_UNKNOWN)
         if not bool((made[:, :1] == start).all()):
             made = nn.functional.pad(made, (1, 0), value=start)
     decoded = made[:, first:]
     ended, live = _ended(asked, decoded)
     if not bool(live.any()):
-        return unsure("generate gave no id behind those that it began with")
+        return unsure(NOTHING_DECODED)
     logits, near = _parallel(asked, ids.src, made, made.dtype)
     logits = logits[:, first - 1 : -1]
     behind = [

@@ -54,6 +54,13 @@ RESIDUAL_MISSING = SUBLAYERS.cause(
     "is missing (x + sublayer(x))",
 )
 
+NAMES_UNKNOWN = SUBLAYERS.doubt(
+    "names_unknown",
+    when="silencing the attention of one half cuts it off, and its feed-forward has no known name",
+    words="with the {half}'s attention silenced its input changes nothing",
+    remedy="needs layers of attention and feed-forward, with known names, on both sides",
+)
+
 
 @SUBLAYERS.part("residual connections")
 def residual_connections(asked: Asked) -> Outcome:
@@ -89,10 +96,7 @@ def residual_connections(asked: Asked) -> Outcome:
     is_whole = is_named or not attention or not asked.facts.has_source
     is_whole = is_whole or "residuals" in asked.facts.promises
     if not is_whole and not by[least] > asked.tolerance:  # what else is in such layers, who knows
-        return unsure(
-            f"with the {least}'s attention silenced its input changes nothing; needs layers of "
-            "attention and feed-forward, with known names, on both sides"
-        )
+        return unsure(NAMES_UNKNOWN, half=least)
     said = "with every sub-layer silenced the input still reaches the logits"
     return measured(
         by[least], asked.tolerance, said, RESIDUAL_MISSING, must_change=True, half=least
@@ -107,6 +111,18 @@ NORM_MISSING = SUBLAYERS.cause(
     words="embeddings 1,000 times as large make logits {ratio:,.0f} times as large: nothing "
     "normalises what the layers pass on",
     remedy="are the layer norms applied?",
+)
+
+NO_NORMS = SUBLAYERS.doubt(
+    "no_norms",
+    when="the same, of a model that does not promise norms",
+    words=NORM_MISSING.words,
+    remedy="which may be meant; if it has norms, give promises=['norms']",
+)
+EMBEDDINGS_NEEDED = SUBLAYERS.doubt(
+    "embeddings_needed",
+    when="the embeddings of one side alone are known",
+    words="needs the embeddings of both source and target (embedding=...)",
 )
 
 
@@ -124,10 +140,9 @@ def norms(asked: Asked) -> Outcome:
     (small, met), (large, _) = largest_logit(1e3), largest_logit(1e6)
     ratio = large / max(small, 1e-30)
     if not ratio <= tolerances.LARGER_LOGITS and "norms" not in asked.facts.promises:
-        seen = NORM_MISSING.words.format(ratio=ratio)
-        return unsure(f"{seen}, which may be meant")
+        return unsure(NO_NORMS, ratio=ratio)
     if asked.facts.has_source and met != {"src", "tgt"}:
-        return unsure("needs the embeddings of both source and target (embedding=...)")
+        return unsure(EMBEDDINGS_NEEDED)
     said = f"embeddings 1,000 times as large: logits {ratio:.2f} times as large"
     return measured(ratio, tolerances.LARGER_LOGITS, said, NORM_MISSING, ratio=ratio)
 
@@ -153,6 +168,12 @@ FEED_FORWARD_BYPASSED = SUBLAYERS.cause(
     remedy="is its result added?",
 )
 
+FEED_FORWARD_UNKNOWN = SUBLAYERS.doubt(
+    "feed_forward_unknown",
+    when="no module has a name that feed-forward sub-layers are known by",
+    words="no feed-forward sub-layer has a name that is known",
+)
+
 
 @SUBLAYERS.part("feed-forward")
 def feed_forward(asked: Asked) -> Outcome:
@@ -162,7 +183,7 @@ def feed_forward(asked: Asked) -> Outcome:
     if not ends and not is_promised:
         if asked.model.module is None or not softmaxes_of(asked):
             return does_not_apply("needs layers of attention and feed-forward")
-        return unsure("no feed-forward sub-layer has a name that is known")
+        return unsure(FEED_FORWARD_UNKNOWN)
     by = {}
     for name, module in ends.items():
         with zeroed(module.parameters()):

@@ -40,8 +40,14 @@ ONE_LATE = TARGET.cause(
     remedy="does the model shift them by itself?",
     read="mistakes/label-shift.md",
 )
+IDS_SPECIAL = TARGET.doubt(
+    "ids_special",
+    when="up to three ids at an end of the vocabulary change nothing, as a pad does",
+    words="{ids} of the target changes nothing, as a pad does",
+    remedy="if it is a special one, give {needed}",
+)
 
-SIDE = Side("target", NOTHING_SEEN, PLACES_UNSEEN, IDS_MASKED)
+SIDE = Side("target", NOTHING_SEEN, PLACES_UNSEEN, IDS_MASKED, IDS_SPECIAL)
 
 
 @TARGET.part("token by token", on="both ends")

@@ -1,0 +1,74 @@
+"""The causes that any check may meet. Those of single checks stand in their files in `rules`."""
+
+from toytrans.checks.outcome import Cause
+
+POLARITY = "is True = block what your layer expects?"
+"""Half of the remedy of most faults of masks."""
+
+NAN = Cause(
+    "any.nan",
+    when="an ordinary batch has outputs that are NaN at real places",
+    words="output is NaN at a real place of an ordinary batch",
+    remedy=f"does a mask close every key of a query, and {POLARITY}",
+    read="mistakes/masks-inverted.md",
+)
+"""The one failure that any check may meet; those that meet it later follow from the first."""
+
+CONSTANT_LOGITS = Cause(
+    "any.constant_logits",
+    when="the logits are the same whatever is asked",
+    words="the logits never change, so nothing can be seen through them",
+    remedy="is the output layer zero? train a step, or give it other weights",
+    is_doubt=True,
+)
+EMBEDDING_NOT_MET = Cause(
+    "any.embedding_not_met",
+    when="no embedding layer is called with the ids of the source or of the target",
+    words="the embedding layer is not what the model embeds its ids with, or is asked for other "
+    "ids than those of the source or the target as they are",
+    is_doubt=True,
+)
+NO_GRADIENTS = Cause(
+    "any.no_gradients",
+    when="the logits hang on no graph of gradients",
+    words="needs gradients, and the model answers without (torch.no_grad?)",
+    is_doubt=True,
+)
+LABELS_MISSING = Cause(
+    "any.labels_missing",
+    when="a loss was given, and no labels are known",
+    words="labels for the loss that was given are missing: give {needed}",
+    is_doubt=True,
+)
+ANOTHER_PAD = Cause(
+    "any.another_pad",
+    when="an outcome depends on the pads of the source, and another id acts as a pad there",
+    words="id {pad} behind a source is seen as a symbol, and id {other} is not seen: is the "
+    "source's mask made from the wrong id?",
+    remedy="if the source has a pad of its own, give source_pad_id={other}",
+    is_doubt=True,
+)
+NO_ANSWER = Cause(
+    "any.no_answer",
+    when="the model does not answer what a part asks",
+    words="{error}",
+    remedy="if it takes fewer places, give max_length=...",
+    is_doubt=True,
+)
+EXCEPTION = Cause(
+    "any.exception",
+    when="a part meets an exception of the model's",
+    words="the check met {error}",
+    is_doubt=True,
+)
+
+COMMON = (
+    NAN,
+    CONSTANT_LOGITS,
+    EMBEDDING_NOT_MET,
+    NO_GRADIENTS,
+    LABELS_MISSING,
+    ANOTHER_PAD,
+    NO_ANSWER,
+    EXCEPTION,
+)
