@@ -1,6 +1,8 @@
 """docs/notebook.ipynb runs, and the outputs that it holds are those of this version."""
 
+import os
 import re
+import sys
 from pathlib import Path
 
 import nbformat
@@ -25,10 +27,17 @@ def first_lines(notebook: nbformat.NotebookNode) -> list[str]:
 
 
 @pytest.mark.filterwarnings("default")  # jupyter's own
-def test_the_notebook_runs_and_has_the_outputs_that_it_holds(tmp_path: Path):
+def test_the_notebook_runs_and_has_the_outputs_that_it_holds(
+    tmp_path: Path, tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch
+):
+    """A cell types a command; it is that of this Python, whatever PATH has."""
+    command = tmp_path_factory.mktemp("programs") / "toytrans"
+    command.write_text(f'#!/bin/sh\nexec "{sys.executable}" -m toytrans "$@"\n')
+    command.chmod(0o755)
+    monkeypatch.setenv("PATH", str(command.parent), prepend=os.pathsep)
     held, run = (nbformat.read(NOTEBOOK, as_version=4) for _ in "12")
     where = {"metadata": {"path": str(tmp_path)}}
-    NotebookClient(run, timeout=120, coalesce_streams=True, resources=where).execute()
+    NotebookClient(run, timeout=None, coalesce_streams=True, resources=where).execute()
     assert outputs(run) == outputs(held)
     assert first_lines(run) == first_lines(held)
     shown = [forms for cell in outputs(held) for forms in cell]
