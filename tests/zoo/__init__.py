@@ -14,7 +14,14 @@ import torch
 
 from .parts import END, PAD, START, SYMBOLS, Translator, given_with, make_batch
 
-FAMILIES = ("faulty_models", "attention_by_hand", "sound_models", "ours", "hugging_face")
+FAMILIES = (
+    "faulty_models",
+    "modes",
+    "attention_by_hand",
+    "sound_models",
+    "ours",
+    "hugging_face",
+)
 
 
 @dataclass(frozen=True)

@@ -40,8 +40,9 @@ class Adapter:
 
     Of a copy: `precision`, None as the model came; `training`, its mode; `randomized`, weights that
     are all zero in the model, and small random numbers here; `came_as`, the coarsest precision of
-    the model's weights. Found out while it is asked: `overwritten`, which of the ids that it is
-    handed it changes; `drops_masked`, whether dropout is handed masked scores.
+    the model's weights, and `came_on`, their device; `original`, the adapter of the model itself.
+    Found out while it is asked: `overwritten`, which of the ids that it is handed it changes;
+    `drops_masked`, whether dropout is handed masked scores.
     """
 
     precision: torch.dtype | None = None
@@ -66,7 +67,9 @@ class Adapter:
         self.call, self.facts, self.embeddings = call, facts, embedding
         self.given_loss, self.maker, self.generate = loss, batch, generate
         weights = () if self.module is None else self.module.parameters()
-        self.device = device or next((w.device for w in weights), torch.device("cpu"))
+        self.came_on = next((w.device for w in weights), torch.device("cpu"))
+        self.device = device or self.came_on
+        self.original = self
         self.overwritten: set[str] = set()
 
     @property
@@ -101,8 +104,7 @@ class Adapter:
         found = copy.copy(self)
         found.call, found.overwritten = made, set()
         found.embeddings = self.embeddings and tuple(parts[names[p]] for p in self.embeddings)
-        dtypes = {p.dtype for p in made.parameters() if p.is_floating_point()}
-        found.came_as = max(dtypes, key=lambda dtype: torch.finfo(dtype).eps, default=None)
+        found.came_as = max(found.dtypes, key=lambda dtype: torch.finfo(dtype).eps, default=None)
         if precision is not None:
             made.to(precision)
         found.randomized = self.randomize_zero_weights(made)
@@ -113,6 +115,18 @@ class Adapter:
             set_dropout_to_zero(made)
         found.precision, found.training = precision, training
         return found
+
+    def as_it_came(self) -> Self | None:
+        """A copy in the precision and on the device that the model came in."""
+        there = copy.copy(self)
+        there.device = self.came_on
+        return there.copied()
+
+    @property
+    def dtypes(self) -> set[torch.dtype]:
+        """The precisions of its weights."""
+        weights = () if self.module is None else self.module.parameters()
+        return {weight.dtype for weight in weights if weight.is_floating_point()}
 
     @torch.no_grad()
     def randomize_zero_weights(self, module: nn.Module) -> tuple[nn.Parameter, ...]:

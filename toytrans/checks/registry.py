@@ -56,8 +56,9 @@ class Part:
     """One question of a check. ask: a function of a batch that was asked, which gives an outcome,
     or changes that must move nothing. of_unsteady: whether it is asked, alone, of a model that
     answers one input in two ways. may_be_another_pad: whether it would fail too if the source had
-    another pad than the one that is known. follows_in: by kinds of models, checks that explain a
-    failure of this part, beyond those that explain any failure of its check."""
+    another pad than the one that is known. compares_modes: whether it asks for both modes itself;
+    what fails in one mode alone follows from its check. follows_in: by kinds of models, checks that
+    explain a failure of this part, beyond those that explain any failure of its check."""
 
     check: "Check"
     name: str
@@ -66,6 +67,7 @@ class Part:
     kinds: Kinds
     of_unsteady: bool
     may_be_another_pad: bool
+    compares_modes: bool
     follows_in: Mapping[Kind, tuple[str, ...]]
 
     def follows(self, kind: Kind) -> tuple[str, ...]:
@@ -144,15 +146,23 @@ class Check:
         kinds: Kinds | None = None,
         of_unsteady: bool = False,
         may_be_another_pad: bool = False,
+        compares_modes: bool = False,
         follows_in: Mapping[Kind, tuple[str, ...]] | None = None,
     ) -> Callable[[Ask], Ask]:
         """Make a function a part of this check; `Part` says what each argument is. The function's
         docstring says on the page of the check what is asked."""
 
         def register(ask: Ask) -> Ask:
-            another = may_be_another_pad or self.may_be_another_pad
             made = Part(
-                self, name, ask, on, kinds or self.kinds, of_unsteady, another, follows_in or {}
+                self,
+                name,
+                ask,
+                on,
+                kinds or self.kinds,
+                of_unsteady,
+                may_be_another_pad or self.may_be_another_pad,
+                compares_modes,
+                follows_in or {},
             )
             self.parts.append(made)
             return ask

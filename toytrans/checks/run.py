@@ -368,11 +368,16 @@ class Examination:
 
     def _with_its_mode(self, part: Part, failure: Outcome, asked: Asked) -> Outcome:
         """A failure that says in which mode alone it fails, where the other one passes."""
+        if part.compares_modes:
+            return failure
         mode, other_mode = asked.model.mode, self._mode_that_passes(part, asked)
         if other_mode is None:
             return failure
         said = f"; {mode} mode alone, {other_mode} mode passes: look for self.training"
-        return replace(failure, circumstances=said).with_evidence(mode_alone=mode)
+        said += " and for torch's fast path" * (mode == "eval")
+        follows = (*failure.follows, *_checks_that_compare_modes())
+        failure = replace(failure, circumstances=said, follows=follows)
+        return failure.with_evidence(mode_alone=mode)
 
     def _mode_that_passes(self, part: Part, asked: Asked) -> str | None:
         """The other mode, where the same batch passes in it; None where both fail."""
@@ -389,6 +394,11 @@ class Examination:
 def _parts_of_unsteady() -> Iterator[Part]:
     """Parts that even a model without steady answers is asked."""
     return (part for check in CHECKS.values() for part in check.parts if part.of_unsteady)
+
+
+def _checks_that_compare_modes() -> Iterator[str]:
+    """Checks from which a failure of one mode alone follows."""
+    return (name for name, check in CHECKS.items() if any(p.compares_modes for p in check.parts))
 
 
 def _is_nan(outcome: Outcome) -> bool:

@@ -34,8 +34,9 @@ class NoDropout(TorchFunctionMode):
             if given.numel() and bool(given.detach().min() < -1e4):
                 self.drops_masked = True
             return given
-        if func is F.scaled_dot_product_attention and "dropout_p" in named:
-            named = named | {"dropout_p": 0.0}
+        if func is F.scaled_dot_product_attention:
+            args = (*args[:4], 0.0, *args[5:]) if len(args) > 4 else args
+            named = named | {"dropout_p": 0.0} if len(args) <= 4 else named
         return func(*args, **named)
 
 

@@ -11,6 +11,7 @@ IN_ORDER = (
     "future",
     "rows",
     "calls",
+    "modes",
     "order",
     "source",
     "target",
