@@ -115,12 +115,14 @@ def scored(model, src, sequence):
     return total
 
 
-def test_wide_beams_find_the_best_of_all_sequences(monkeypatch):
+@pytest.mark.parametrize("penalty", [1.0, 0.0, 2.5])
+def test_wide_beams_find_the_best_of_all_sequences(monkeypatch, penalty):
     monkeypatch.setattr(decoding, "TARGET_SLACK", 2)
     src = torch.tensor([[1, 3, 2], [1, 2, 0]])
     for seed in range(4):
         torch.manual_seed(seed)
-        model = model_of(Vocabulary(("a", "b")), n_encoder_layers=1, n_decoder_layers=1)
+        layers = {"n_encoder_layers": 1, "n_decoder_layers": 1}
+        model = model_of(Vocabulary(("a", "b")), **layers, length_penalty=penalty)
         with torch.no_grad():
             for parameter in model.parameters():
                 parameter.mul_(2)
@@ -128,7 +130,7 @@ def test_wide_beams_find_the_best_of_all_sequences(monkeypatch):
         for row, limit in ((0, 4), (1, 2)):
             alone = src[row : row + 1, : 3 - row]
             score, best = max(
-                (scored(model, alone, (*middle, EOS_ID)) / (n + 1), (*middle, EOS_ID))
+                (scored(model, alone, (*middle, EOS_ID)) / (n + 1) ** penalty, (*middle, EOS_ID))
                 for n in range(limit)
                 for middle in itertools.product((3, 4), repeat=n)
             )

@@ -25,7 +25,7 @@ DATA = {"batch_tokens": 256, "valid_examples": 30, "test_examples": 30}
 def test_steps_are_clipped_adamw_steps_at_the_scheduled_rate(tmp_path):
     """Ten steps beside a loop written out with torch alone. Biases and norms do not decay."""
     train = {"max_steps": 10, "lr": 0.01, "warmup_steps": 4, "clip_norm": 0.5, "accumulate": 2}
-    train |= {"schedule": "constant", "weight_decay": 0.1}
+    train |= {"schedule": "constant", "weight_decay": 0.1, "betas": [0.8, 0.95], "eps": 1e-3}
     trainer = trainer_of(tmp_path / "run", data=DATA, train=train)
     config = trainer.settings
     torch.manual_seed(config.seed)
@@ -35,7 +35,8 @@ def test_steps_are_clipped_adamw_steps_at_the_scheduled_rate(tmp_path):
             {"params": [p], "weight_decay": 0.1 * (p.dim() > 1 and "bias" not in name)}
             for name, p in twin.named_parameters()
         ],
-        betas=(0.9, 0.98),
+        betas=(0.8, 0.95),
+        eps=1e-3,
     )
     stream = training_batches(trainer.dataset, config)
     for step in range(1, 11):

@@ -61,6 +61,9 @@ NAMES_OF: dict[str, str] = {
     "train.clip_norm": "grad_clip clip_grad_norm max_grad_norm gradient_clipping_threshold "
     "clip_gradient gradient_clip_val clip_grad",
     "train.weight_decay": "wd l2",
+    "train.betas": "adam_betas adam_beta1 adam_beta2 beta1 beta2",
+    "train.eps": "adam_eps adam_epsilon epsilon optimizer_eps",
+    "model.length_penalty": "beam_alpha lenpen beam_search_length_penalty length_penalty_alpha",
     "train.label_smoothing": "label_smoothing_factor smoothing",
     "train.accumulate": "gradient_accumulation_steps batch_multiplier accum_count update_freq "
     "update_interval accumulate_grad_batches",
@@ -98,6 +101,8 @@ REMARKS = {
     "model.dropout": "one rate for all",
     "model.norm": "pre or post",
     "model.tie_embeddings": "one table for source, target and output",
+    "model.length_penalty": "an exponent of the length: log-probability / length ** it",
+    "train.betas": "both in a list, say [0.9, 0.98]",
     "train.max_steps": "in steps of the optimizer",
     "train.warmup_steps": "in steps",
     "train.eval_every": "a checkpoint is saved at every evaluation",

@@ -36,6 +36,7 @@ Positive = Annotated[int, Field(ge=1, le=10**9)]
 Examples = Annotated[int, Field(ge=1, le=10**7)]
 Size = Annotated[int, Field(ge=1, le=2**20)]
 Layers = Annotated[int, Field(ge=1, le=1000)]
+Beta = Annotated[float, Field(ge=0, lt=1)]
 
 
 def _in_order(span: tuple[int, int]) -> tuple[int, int]:
@@ -246,6 +247,9 @@ class ModelConfig(Section):
     """Use one table for source embedding, target embedding and output."""
     pad_mask: PadMask = "keys"
     """Mask pads as keys only, or as keys and queries."""
+    length_penalty: Annotated[float, Field(ge=0, le=10)] = 1.0
+    """Exponent of the length in beam search, where an output scores its log-probability divided by
+    length ** length_penalty. 0 compares log-probabilities as they are."""
 
     @model_validator(mode="after")
     def _heads_share_the_width(self) -> Self:
@@ -318,6 +322,10 @@ class TrainConfig(Section):
     """Largest norm of the gradient; larger ones are scaled down. null: no clip."""
     weight_decay: Annotated[float, Field(ge=0)] = 0.0
     """Weight decay of AdamW on matrices."""
+    betas: Annotated[tuple[Beta, Beta], Strict(False)] = (0.9, 0.98)
+    """How much AdamW keeps of the running means of the gradient and of its square at each step."""
+    eps: Annotated[float, Field(gt=0)] = 1e-8
+    """What AdamW adds to the root of the mean square that it divides by."""
     label_smoothing: Annotated[float, Field(ge=0, lt=1)] = 0.0
     """Share of the label's probability that is spread over the vocabulary."""
     accumulate: Annotated[int, Field(ge=1, le=2**10)] = 1
@@ -421,13 +429,14 @@ class Settings(Config):
 
 MAY_DIFFER = (
     "device",
+    "model.length_penalty",
     "train.max_steps",
     "train.max_seconds",
     "train.stop_at_exact_match",
     "train.patience",
     "train.keep_checkpoints",
 )
-"""What may change when a run is resumed: limits, and what changes no numbers."""
+"""What may change when a run is resumed: limits, and what changes no step of the training."""
 
 OWN_CODE = ("data.task", "model.class", "model.positions", "model.cross_positions")
 """Keys that may name code of the user's."""

@@ -103,7 +103,10 @@ def converted(model: Transformer) -> Any:
     weights["final_logits_bias"] = theirs.final_logits_bias  # zero
     theirs.load_state_dict(weights)  # strict: nothing is left over on either side
     theirs.generation_config = transformers.GenerationConfig(
-        suppress_tokens=[PAD_ID, BOS_ID], max_new_tokens=len(table) - 1, **SPECIALS
+        suppress_tokens=[PAD_ID, BOS_ID],
+        max_new_tokens=len(table) - 1,
+        length_penalty=config.length_penalty,
+        **SPECIALS,
     )
     return theirs.eval()
 

@@ -21,7 +21,7 @@ class Decoded:
     """What decoding gives.
 
     tokens: (B, L), ids up to and including EOS, then PAD
-    score: (B,), of beam search: log-probability in nats, divided by length
+    score: (B,), of beam search: log-probability in nats, divided by length ** length_penalty
     """
 
     tokens: Tensor
@@ -35,7 +35,7 @@ def search(model: Seq2Seq, src: Tensor, target_growth: int = 2, *, beam: int = 1
     with torchs_own_products():
         if beam == 1:
             return greedy_search(model, src, limits)
-        return beam_search(model, src, limits, beam)
+        return beam_search(model, src, limits, beam, model.settings.length_penalty)
 
 
 def token_limits(src: Tensor, target_growth: int, longest: int | None = None) -> Tensor:
@@ -87,16 +87,21 @@ def without_empty_columns(tokens: Tensor) -> Tensor:
 # Beam search ---------------------------------------------------------------------------------
 
 
-def beam_search(model: Seq2Seq, src: Tensor, limits: Tensor, beams: int) -> Decoded:
+def beam_search(
+    model: Seq2Seq, src: Tensor, limits: Tensor, beams: int, length_penalty: float = 1.0
+) -> Decoded:
     """The best of the hypotheses that W beams find: src (B, S), limits (B,), as of `token_limits`.
 
-    A hypothesis scores its log-probability / length, EOS counted in the length. A source is done
+    A hypothesis scores its log-probability / length ** length_penalty, where the length counts EOS,
+    so that longer ones are not worse for being long (Wu et al. 2016, section 7). A source is done
     when no open beam can overtake its best ended hypothesis any more, even if all further tokens
     were certain. Where none has ended at the limit, the best open beam is taken.
     """
     longest = longest_of(limits)
     state = model.start_decoding(src, longest, beams)
-    ended = Ended(src, longest, torch.promote_types(model.dtype, torch.float32))
+    dtype = torch.promote_types(model.dtype, torch.float32)
+    ended = Ended(src, longest, length_penalty, dtype)
+    most_divided = limits.to(dtype) ** length_penalty  # (B,), by what a hypothesis at its limit is
     sources = torch.arange(len(src), device=src.device)  # (A,), those that are still in the batch
     newest = src.new_full((len(src), beams), BOS_ID)
     tokens = src.new_full((len(src), beams, longest), PAD_ID)  # of the open beams
@@ -117,7 +122,7 @@ def beam_search(model: Seq2Seq, src: Tensor, limits: Tensor, beams: int) -> Deco
         tokens[:, :, place] = newest
 
         # an open beam gains no probability; the most it can gain is length, up to the limit
-        decided = log_prob.amax(1) / limits[sources] <= ended.score[sources]
+        decided = log_prob.amax(1) / most_divided[sources] <= ended.score[sources]
         going = ~(last | decided)
         log_prob = log_prob.masked_fill(~going[:, None], -torch.inf)
         count = int(going.sum())
@@ -156,11 +161,14 @@ def best_candidates(log_prob: Tensor, logits: Tensor) -> Candidates:
 class Ended:
     """The best ended hypothesis of each of B sources.
 
-    score: (B,), its log-probability / length; -inf if there is none
+    score: (B,), its log-probability / length ** length_penalty; -inf if there is none
     tokens: (B, L)
     """
 
-    def __init__(self, src: Tensor, longest: int, dtype: torch.dtype) -> None:
+    def __init__(
+        self, src: Tensor, longest: int, length_penalty: float, dtype: torch.dtype
+    ) -> None:
+        self.length_penalty = length_penalty
         self.score = src.new_full((len(src),), -torch.inf, dtype=dtype)
         self.tokens = src.new_full((len(src), longest), PAD_ID)
 
@@ -175,7 +183,7 @@ class Ended:
         """
         eos, best = candidates.token == EOS_ID, self.score[sources]
         cut_off = last & ~eos.any(1) & best.isinf()
-        scores = candidates.log_prob / (place + 1)
+        scores = candidates.log_prob / (place + 1) ** self.length_penalty
         scores = scores.masked_fill(~(eos | cut_off[:, None]), -torch.inf)
         score, pick = scores.max(1, keepdim=True)  # (A, 1)
         beam = candidates.parent.gather(1, pick)[..., None].expand(-1, 1, tokens.shape[-1])

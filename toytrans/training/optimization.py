@@ -11,6 +11,7 @@ from torch.nn import functional as F
 from torch.optim.adamw import adamw
 
 from toytrans.config.faults import FAULTS, decoded_fault
+from toytrans.config.schema import TrainConfig
 from toytrans.data.batches import Batch
 from toytrans.named import import_named
 from toytrans.tokens import PAD_ID
@@ -79,7 +80,7 @@ def objective_of(fault: str | None) -> Objective:
 
 
 class AdamW:
-    """AdamW (Loshchilov and Hutter 2019) with betas 0.9 and 0.98, as in Vaswani et al. 2017.
+    """AdamW (Loshchilov and Hutter 2019), by default with the betas of Vaswani et al. 2017.
 
     Weight decay applies to matrices only, not to biases, norms and parameters of positions. The
     update is torch's function `adamw`, because torch's own class first imports a compiler, which
@@ -89,13 +90,14 @@ class AdamW:
         "exp_avg_sq", the running means of its gradient and of that squared, of its shape.
     """
 
-    def __init__(self, model: nn.Module, weight_decay: float) -> None:
+    def __init__(self, model: nn.Module, train: TrainConfig) -> None:
         self.parameters = list(model.parameters())
         decayed, others = list[nn.Parameter](), list[nn.Parameter]()
         for name, parameter in model.named_parameters():
             is_decayed = parameter.dim() > 1 and "bias" not in name and "positions" not in name
             (decayed if is_decayed else others).append(parameter)
-        self.groups = (decayed, weight_decay), (others, 0.0)
+        self.groups = (decayed, train.weight_decay), (others, 0.0)
+        self.betas, self.eps = train.betas, train.eps
         device = self.parameters[0].device
         self.fused = device.type in ("cpu", "cuda")
         counting = device if self.fused else "cpu"  # unfused kernels read the count on the host
@@ -132,10 +134,10 @@ class AdamW:
                 fused=self.fused,
                 capturable=isinstance(lr, Tensor),
                 amsgrad=False,
-                beta1=0.9,
-                beta2=0.98,
+                beta1=self.betas[0],
+                beta2=self.betas[1],
                 lr=lr,
                 weight_decay=decay,
-                eps=1e-8,
+                eps=self.eps,
                 maximize=False,
             )

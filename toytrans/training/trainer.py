@@ -81,7 +81,7 @@ class Trainer:
         self.signals = [] if signals is None else signals
         self.step_graphs = step_graphs
         self.device = next(model.parameters()).device
-        self.optimizer = AdamW(model, settings.train.weight_decay)
+        self.optimizer = AdamW(model, settings.train)
         self.objective = objective_of(settings.fault)
         self.rank, self.processes = rank_and_processes()
         self.progress = Progress()
