@@ -1,7 +1,9 @@
-"""A hook of MkDocs: README.md is the first page, the tables of config keys are made from the
-schema, the list of commands from the application, and the page of each check from what its file
-says, so that each is written once. The live page to which the lessons link is of the textbook
-model, which is trained here for some ten seconds."""
+"""A hook of MkDocs, which makes the pages of the site that are no files of docs/.
+
+README and other pages of the project's folder become pages of the site, and so does what the file
+of each check says, and the list of commands, so that each is written once. The live page to which
+the lessons link is of the textbook model, which is trained here for some ten seconds.
+"""
 
 import inspect
 import posixpath
@@ -19,47 +21,42 @@ from toytrans.checks.outcome import Cause
 from toytrans.checks.registry import ALL_KINDS, Check
 from toytrans.checks.rules import CHECKS
 from toytrans.cli.app import COMMANDS, imported
-from toytrans.glossary import keys
 from toytrans.live.page import learning_page, live_page
 
 if TYPE_CHECKING:
     from mkdocs.structure.files import Files
     from mkdocs.structure.pages import Page
 
-SECTIONS = {
-    "": "Top level",
-    "data": "Section `data`",
-    "data.files": "Section `data.files`",
-    "model": "Section `model`",
-    "train": "Section `train`",
+OUTSIDE = {
+    "README.md": "index.md",
+    "README.ko.md": "index.ko.md",
+    "CONTRIBUTING.md": "contributing.md",
+    "CHANGELOG.md": "changelog.md",
+    "EXPERIMENTS.md": "experiments.md",
+    "results/found.md": "found-in-libraries.md",
+    "results/survey.md": "survey.md",
 }
-HEAD = "| key | description | type | default | range |\n|---|---|---|---|---|"
+"""Pages of the project that stand outside of docs/, and where they are on the site."""
 
-
-PLACE_OF_CHECKS = "<!-- the table of checks -->"
-"""Where in checks.md the table of all checks is put."""
-
-LINK = re.compile(r"(?<!!)\[([^\]]*)\]\(([^)#\s:]+)(#[^)]*)?\)")
+LINK = re.compile(r"(!?)\[([^\]]*)\]\(([^)#\s:]+)(#[^)]*)?\)")
 
 
 def on_config(config: Any) -> Any:
-    """The page of each check stands in the navigation behind that of all of them."""
+    """The page of each check stands in the navigation behind what is looked up."""
     sections = {name: pages for section in config.nav for name, pages in section.items()}
-    pages = sections["See and prove"]
     every = [f"checks/{name}.md" for name in CHECKS]
-    pages.insert(pages.index("checks.md") + 1, {"Each check": every})
+    sections["Look up"].append({"Each check": every})
     return config
 
 
 def on_files(files: "Files", *, config: Any) -> "Files":
-    """Add README.md as index.md, a page for each check, the live page of the textbook model as
-    textbook.html, and that in which a model learns as learn.html."""
-    from mkdocs.structure.files import File  # the tables below are made without mkdocs too
+    """Add the pages from outside of docs/, a page for each check, the live page of the textbook
+    model as textbook.html, and that in which a model learns as learn.html."""
+    from mkdocs.structure.files import File  # the pages below are made without mkdocs too
 
     root = Path(config.config_file_path).parent
-    text = (root / "README.md").read_text()
-    text = re.sub(r"\[([^\]]*)\]\((?!docs/|http|#)[^)]*\)", r"\1", text)  # no page of the site
-    files.append(File.generated(config, "index.md", content=text.replace("](docs/", "](")))
+    for origin, place in OUTSIDE.items():
+        files.append(File.generated(config, place, content=(root / origin).read_text()))
     for check in CHECKS.values():
         path = f"checks/{check.name}.md"
         files.append(File.generated(config, path, content=check_page(check)))
@@ -72,29 +69,35 @@ def on_files(files: "Files", *, config: Any) -> "Files":
 
 
 def on_page_markdown(text: str, *, page: "Page", **_: Any) -> str:
-    """Links that leave docs/ lead to the first page, or become text. The pages on configuration and
-    on commands get what is made from the program."""
-    folder = posixpath.dirname(page.file.src_uri)
-
-    def inside(link: re.Match[str]) -> str:
-        place = posixpath.normpath(posixpath.join(folder, link[2]))
-        if not place.startswith("../"):
-            return link[0]
-        home = posixpath.relpath("index.md", folder or ".")
-        return f"[{link[1]}]({home}{link[3] or ''})" if place == "../README.md" else link[1]
-
-    text = LINK.sub(inside, text)
-    if page.file.src_uri == "checks.md":
-        return text.replace(PLACE_OF_CHECKS, table_of_checks())
-    made = {"configuration.md": tables, "commands.md": commands}.get(page.file.src_uri)
-    return f"{text}\n{made()}" if made else text
+    """Links lead to pages of the site. The page on commands gets what the program says of each, and
+    the table of checks links to their pages."""
+    here = page.file.src_uri
+    text = linked(text, here)
+    if here == "checks.md":
+        for name in CHECKS:
+            text = text.replace(f"\n| {name} |", f"\n| [{name}](checks/{name}.md) |")
+    return f"{text}\n{commands()}" if here == "commands.md" else text
 
 
-def table_of_checks() -> str:
-    """All checks, each with a link to its page."""
-    head = "| check | what must hold | how it is asked |\n|---|---|---|"
-    rows = (f"| [{c.name}](checks/{c.name}.md) | {c.title} | {c.how} |" for c in CHECKS.values())
-    return "\n".join([head, *rows])
+def linked(text: str, here: str) -> str:
+    """A page whose links lead to where their files are on the site. What is no page of it becomes
+    text.
+
+    here: where the page is on the site
+    """
+    origins = {place: origin for origin, place in OUTSIDE.items()}
+    folder = posixpath.dirname(origins.get(here, f"docs/{here}"))
+
+    def link(found: re.Match[str]) -> str:
+        mark, name, path, anchor = found.groups()
+        target = posixpath.normpath(posixpath.join(folder, path))
+        if target not in OUTSIDE and not target.startswith("docs/"):
+            return str(name)
+        place = OUTSIDE.get(target) or target.removeprefix("docs/")
+        place = posixpath.relpath(place, posixpath.dirname(here) or ".")
+        return f"{mark}[{name}]({place}{anchor or ''})"
+
+    return LINK.sub(link, text)
 
 
 def check_page(check: Check) -> str:
@@ -155,19 +158,4 @@ def commands() -> str:
     for command in every:
         context = typer.Context(command, info_name=command.name)
         parts.append(get_docs_for_click(obj=command, ctx=context, indent=2, call_prefix="toytrans"))
-    return "\n".join(parts)
-
-
-def tables() -> str:
-    """The tables of all keys."""
-    parts = []
-    for section, title in SECTIONS.items():
-        parts += [f"## {title}\n", HEAD]
-        for key in (key for key in keys() if key.section == section):
-            shown = key.default in ("", "required")
-            default = key.default if shown else f"`{key.default}`"
-            meaning = key.meaning.replace("|", "\\|")
-            span = ", ".join(f"`{name}`" for name in key.names) or key.range
-            parts.append(f"| `{key.name}` | {meaning} | {key.type} | {default} | {span} |")
-        parts.append("")
     return "\n".join(parts)

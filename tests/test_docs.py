@@ -1,5 +1,6 @@
 """The documentation agrees with the code, with the results, and with itself."""
 
+import pkgutil
 import re
 from pathlib import Path
 
@@ -7,6 +8,7 @@ import pytest
 import yaml
 from conftest import script
 
+import toytrans
 from toytrans.checks.rules import CHECKS
 
 ROOT = Path(__file__).parent.parent
@@ -42,18 +44,57 @@ def test_relative_links_lead_somewhere(page):
 
 def test_every_page_is_in_the_navigation_and_on_the_front_page():
     sections = yaml.safe_load((ROOT / "mkdocs.yml").read_text())["nav"]
-    listed = re.findall(r"[\w/-]+\.md", str(sections))
-    pages = ["index.md", *(page.relative_to(ROOT / "docs").as_posix() for page in DOCS)]
-    assert sorted(listed) == sorted(pages)  # index.md is README, by scripts/site_pages.py
+    listed = re.findall(r"[\w/.-]+\.md", str(sections))
+    pages = [page.relative_to(ROOT / "docs").as_posix() for page in DOCS]
+    assert sorted(listed) == sorted([*pages, *script("site_pages").OUTSIDE.values()])
     front = README + (ROOT / "docs/checks.md").read_text().replace("](mistakes", "](docs/mistakes")
-    for page in pages[1:]:  # README has the first Korean lesson; each has a link to the next
+    for page in pages:  # README has the first Korean lesson; each has a link to the next
         assert f"(docs/{page})" in front or page[:11] == "lessons/ko/", page
+
+
+def test_links_lead_to_pages_of_the_site():
+    """Also those to and from pages that are outside of docs/; what is no page of it is text."""
+    linked = script("site_pages").linked
+    readme = (
+        "[Set up](docs/own.md#tasks) ![heads](docs/heads.png) [MIT](LICENSE) [all](CHANGELOG.md)"
+    )
+    there = "[Set up](own.md#tasks) ![heads](heads.png) MIT [all](changelog.md)"
+    assert linked(readme, "index.md") == there
+    lesson = "[first](../../README.md#set-up) [run](../../configs/a.yaml) [2](2-masks.md) [x](#x)"
+    there = "[first](../index.md#set-up) run [2](2-masks.md) [x](#x)"
+    assert linked(lesson, "lessons/1-attention.md") == there
+    assert linked("[t](survey.md) [c](../docs/checks.md)", "found-in-libraries.md") == (
+        "[t](survey.md) [c](checks.md)"
+    )
+
+
+def test_tables_that_are_made_from_the_program_are_up_to_date():
+    for page, text in script("docs_tables").pages().items():
+        assert page.read_text() == text, f"run python scripts/docs_tables.py for {page.name}"
+        assert text.count("\n| ") > 12, page
+
+
+def test_every_public_name_is_described():
+    """Each by the path of what is described."""
+    text = (ROOT / "docs/api.md").read_text()
+    described = [pkgutil.resolve_name(path) for path in re.findall(r"^::: (\S+)$", text, re.M)]
+    assert len(described) > 12 and all(each.__doc__ for each in described)
+    for name in toytrans.__all__:
+        assert getattr(toytrans, name) in described, name
+
+
+def test_messages_that_are_quoted_under_troubleshooting_are_those_of_the_program():
+    text = (ROOT / "docs/troubleshooting.md").read_text()
+    cells = [row[0] for row in re.findall(r"^\| (.*?) \| (.*) \|$", text, re.M)]
+    quoted = [words for cell in cells for words in re.findall(r"`(.*?)`", cell)]
+    code = "".join(path.read_text() for path in (ROOT / "toytrans").rglob("*.py"))
+    assert len(quoted) > 8
+    for words in quoted:
+        assert words in code or words == "toytrans: command not found", words
 
 
 def test_the_page_of_a_check_is_made_of_what_its_file_says():
     pages = script("site_pages")
-    table = rows(f"{pages.table_of_checks()}\n\n", "| check | what must hold")
-    assert [row[1:] for row in table] == [[c.title, c.how] for c in CHECKS.values()]
     for check in CHECKS.values():
         page = pages.check_page(check)
         assert page.startswith(f"# {check.name}\n") and check.limits in page
