@@ -19,7 +19,8 @@ Point = tuple[float, float, float, float]
 
 
 def check_matplotlib() -> None:
-    """Raise UserError where matplotlib is not installed."""
+    """Raise UserError where matplotlib is not installed, or where a variable of the environment
+    has a value that it refuses."""
     try:
         import matplotlib.figure  # noqa: F401
     except ImportError:
@@ -27,6 +28,9 @@ def check_matplotlib() -> None:
             "pictures are drawn with matplotlib, which is not installed; "
             f"{how_to_install('matplotlib')}"
         ) from None
+    except ValueError as error:  # of MPLBACKEND
+        reason = " ".join(str(error).split())
+        raise UserError(f"matplotlib: {reason}; unset MPLBACKEND") from None
 
 
 def drawn(

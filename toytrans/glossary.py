@@ -10,7 +10,7 @@ from toytrans.checks.rules import CAUSES, CHECKS
 from toytrans.config import keys as config_keys
 from toytrans.config.faults import FAULTS
 from toytrans.config.keys import Key, nearest_key
-from toytrans.config.load import check_and_trust, flatten, load_config
+from toytrans.config.load import check_and_trust, flatten, load_config, shipped_names
 from toytrans.config.schedules import SCHEDULES
 from toytrans.config.schema import Settings
 from toytrans.config.yaml import Tree, write_yaml
@@ -42,13 +42,15 @@ def explain(name: str) -> str:
     return "\n".join([name, *(row.replace("\n", "\n    ") for row in rows)])
 
 
-def card(name: str) -> Card:
-    """What there is to say of a name, by heading. Raises UserError."""
+def card(name: str, trust_code: bool = False) -> Card:
+    """What there is to say of a name, by heading. Raises UserError.
+
+    trust_code: whether code may run that the config of a run directory names
+    """
     if name in TASKS or is_reference(name):
         return _of_task(_settings_of(name, 10), _settings_of(name, 20))
-    if name.endswith((".yaml", ".yml")):
-        config = resolve(load_config(Path(name)))
-        return _of_task(config, config)
+    if name.endswith((".yaml", ".yml")) or name in shipped_names():
+        return card_of_config(Path(name), trust_code)
     if name in FAULTS:
         return _of_fault(name)
     if name in CHECKS:
@@ -56,6 +58,12 @@ def card(name: str) -> Card:
     if name in CAUSES:
         return _of_cause(name)
     return _of_key(name)
+
+
+def card_of_config(path: Path, trust_code: bool = False) -> Card:
+    """What there is to say of the task of a config. Raises UserError."""
+    config = resolve(load_config(path, trust_code=trust_code))
+    return _of_task(config, config)
 
 
 def listed(kind: str) -> list[tuple[str, ...]]:

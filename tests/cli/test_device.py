@@ -40,8 +40,8 @@ def test_auto_is_the_default(run, command: Command, monkeypatch, name):
     for module in (
         "toytrans.training.session",
         "toytrans.training.run",
-        "toytrans.cli.look",
-        "toytrans.cli.runs",
+        "toytrans.cli.inspected",
+        "toytrans.cli.export",
     ):
         monkeypatch.setattr(f"{module}.choose_device", noted)
     assert command(*COMMANDS[name]).code == 0

@@ -66,15 +66,21 @@ def test_a_terminal_gets_colour_and_nothing_else_does(command: Command, monkeypa
 
 
 def test_html_is_one_document_that_needs_no_network(command: Command):
-    answer = command("inspect-masks", "--src", "<b>&", "--tgt", "가", *PAIRS, "--html")
-    assert (answer.code, answer.err) == (0, "")
-    page = answer.out
+    given = ("inspect-masks", "--src", "<b>&", "--tgt", "가", *PAIRS)
+    answer = command(*given, "--html", "masks.html")
+    assert answer == (0, "wrote masks.html\n", "")
+    page = Path("masks.html").read_text()
     assert page.startswith("<!DOCTYPE html>") and page.rstrip().endswith("</html>")
     assert not re.search(r"https?:|\bsrc\s*=\s*[\"']|href=\"[^#d]|url\(|@import", page)
-    assert "default-src 'none'" in page and page.isascii() and "<b>" not in page
+    assert "default-src 'none'" in page and "<b>" not in page
     for number in range(1, 10):
         assert re.search(rf"^{number} \w", text_of(page), re.MULTILINE)
     assert all(mark in text_of(page) for mark in (CLOSED, "가", "<b>&"))
+    rows = re.findall("^loss", text_of(page), re.MULTILINE)
+    assert len(rows) == 6, "of each pair, beside its masks and in table 1"
+    for form in ("--steps", "--as=hf"):
+        assert command(*given, form, "--html", f"{form}.html").code == 0
+        assert Path(f"{form}.html").read_text().startswith("<!DOCTYPE html>")
 
 
 def test_a_run_gives_its_config_its_symbols_and_its_weights(command: Command, run: Path):
@@ -111,7 +117,8 @@ def test_steps_piped_come_all_at_once_or_as_one_page(command: Command):
     assert max(map(len, answer.out.splitlines())) <= 80
     of_config = command("inspect-masks", "--config", "c.yaml", "--steps").out
     assert "The pairs are yours, the model is not." in " ".join(of_config.split())
-    text = text_of(command("inspect-masks", "--steps", "--html").out)
+    assert command("inspect-masks", "--steps", "--html", "steps.html").code == 0
+    text = text_of(Path("steps.html").read_text())
     assert "0 Batch" in text and "17 Conclusion" in text and "Trap: the missing scale" in text
 
 
@@ -195,13 +202,15 @@ def test_json_holds_every_tensor_in_full(command: Command):
 @pytest.mark.parametrize(
     ("arguments", "fragments"),
     [
-        ("PAIRS --json --html", ("--json and --html", "give one")),
+        ("PAIRS --json --html x.html", ("--json and --html", "give one")),
+        ("PAIRS --html c.yaml", ("c.yaml", "exists already")),
+        ("PAIRS --checkpoint 4", ("--checkpoint 4", "a run has checkpoints")),
         ("PAIRS --as hf --json", ("--json and --as", "give one")),
         ("PAIRS --as keras", ("unknown library 'keras'", "torch-mha")),
         ("x --config c.yaml", ("c.yaml", "x", "give one")),
         ("nowhere", ("nowhere", "no such run directory", "toytrans train")),
         ("--config c.yaml --src 9 --tgt 1", ("src '9'", "symbol '9'")),
-        ("--src 1", ("1 --src and 0 --tgt", "one --tgt for each --src")),
+        ("--src 1 --src 2 --tgt 1", ("2 sources and 1 --tgt", "one --tgt for each source")),
         ("--src 5,7,9", ("spaces between symbols",)),
         ("--src 5 7 9 --tgt 9 7", ("7 9 7: ", '--src "5 7 9"')),
         ("runs/c --src 5 7 --tgt 9 --steps", ("runs/c 7: ", '--src "5 7 9"')),
@@ -217,7 +226,7 @@ def test_masks_that_cannot_be_shown(refused, arguments: str, fragments):
 def test_what_else_cannot_be_shown(refused):
     assert "layers 1 to 1" in refused("trace", "--config", "c.yaml", "--layer", "3")
     said = refused("trace", "--config", "textbook", "5 7", "4", "--tgt", "7 5")
-    assert "2 sequences and 1 --tgt" in said
+    assert "2 sources and 1 --tgt" in said
     assert "has 4 of them" in refused(*TRACED, "--head", "5")
     assert "did you mean heads?" in refused("demo", "head")
     assert "no demo 'x'; there are sdpa, " in refused("demo", "x")

@@ -108,7 +108,7 @@ def test_plots(run: Path, command: Command) -> None:
         (("1 2", "1 9"), ("'9'", "such as '0'")),
         (("--layer", "2", "--part", "cross", "--panel", "heads"), ("layer 2: no such", "cross 1")),
         (("--plot", "a.pdf"), ("a.pdf", ".png or .svg")),
-        (("1",) * 400 + ("--plot", "a.png"), ("too many", "--layer")),
+        (("1 2",) * 400 + ("--plot", "a.png"), ("too many", "--layer")),
         ((" ".join("1" * 90), "--panel", "heads"), ("92 tokens do not fit", "--plot", "--json")),
         (("1 2", "--config", "c.yaml", "--panel", "heads"), ("rules are measured on a run",)),
     ],

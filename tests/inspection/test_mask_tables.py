@@ -6,7 +6,8 @@ import pytest
 import torch
 from conftest import VOCABULARY, masks_of, model_of
 
-from toytrans.inspection.masks import LIBRARIES, converted, notes_of_batch, tables
+from toytrans.inspection.masks import notes_of_batch, tables
+from toytrans.inspection.other_libraries import LIBRARIES, converted
 from toytrans.inspection.shown import ATTENTIONS, InspectedBatch, batch_of_sequences
 from toytrans.inspection.table import CLOSED, Table, matrix, number
 from toytrans.model.build import plant

@@ -12,7 +12,7 @@ from torch.nn import functional as F
 
 from toytrans.errors import UserError
 from toytrans.export.to_huggingface import converted
-from toytrans.inspection.masks import LIBRARIES, convert
+from toytrans.inspection.other_libraries import LIBRARIES, convert
 from toytrans.inspection.shown import Masks
 from toytrans.model.attention import Attention, AttentionContext
 from toytrans.model.masks import MaskMaker

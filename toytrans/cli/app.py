@@ -7,7 +7,6 @@ import os
 import sys
 import tempfile
 import traceback
-from importlib import import_module
 from io import TextIOWrapper
 from typing import Annotated, Any, NamedTuple, NoReturn
 
@@ -18,6 +17,7 @@ import toytrans
 from toytrans import references
 from toytrans.cli.terminal import note, reporter, silence
 from toytrans.errors import UserError, ran_out_of_memory, shortened
+from toytrans.named import import_named
 from toytrans.training import signals
 
 TRAIN, LOOK, PROVE, LEARN = "Train", "Look", "Prove", "Learn"
@@ -28,61 +28,50 @@ class Entry(NamedTuple):
     help, which is the first of the function's own."""
 
     group: str
-    module: str
-    function: str
+    place: str
     help: str
     settings: dict[str, Any] = {}
 
 
 MORE_WORDS = {"context_settings": {"allow_extra_args": True}}
-"""Of commands that answer themselves to words that are no RUN."""
+"""Of a command that answers itself to words that are no RUN."""
 
 COMMANDS = {
-    "train": Entry(TRAIN, "train", "train", "Train a model from a YAML file and measure it."),
+    "train": Entry(TRAIN, "train:train", "Train a model from a YAML file and measure it."),
     "sweep": Entry(
-        TRAIN, "sweep", "sweep", "Train all combinations of values and seeds, and compare them."
+        TRAIN, "sweep:sweep", "Train all combinations of values and seeds, and compare them."
     ),
-    "runs": Entry(TRAIN, "runs", "runs", "List runs: state, best exact match, age, size."),
-    "new": Entry(TRAIN, "explain", "new", "Write a commented config that trains as it is."),
-    "export": Entry(TRAIN, "runs", "export", "Write the model of a run for another runtime."),
-    "translate": Entry(LOOK, "runs", "translate", "Translate sequences of symbols with a run."),
+    "runs": Entry(TRAIN, "runs:runs", "List runs: state, best exact match, age, size."),
+    "new": Entry(TRAIN, "new:new", "Write a commented config that trains as it is."),
+    "export": Entry(TRAIN, "export:export", "Write the model of a run for another runtime."),
+    "translate": Entry(LOOK, "translate:translate", "Translate sequences of symbols with a run."),
     "inspect-masks": Entry(
         LOOK,
-        "look",
-        "inspect_masks",
-        "Show the masks of a padded batch, and their effect.",
+        "inspect_masks:inspect_masks",
+        "Show the masks of a padded batch, and which labels the loss counts.",
         MORE_WORDS,
     ),
-    "trace": Entry(LOOK, "trace", "trace", "Show every tensor of one attention and its layer."),
-    "live": Entry(LOOK, "live", "live", "Write one HTML page in which a transformer runs."),
-    "report": Entry(LOOK, "runs", "report", "Write one HTML page about a run, or about several."),
-    "check": Entry(
-        PROVE, "check", "check", "Check that masks, loss and layers do what they should."
-    ),
-    "eval": Entry(PROVE, "evaluate", "evaluate", "Measure a run, or compare several."),
-    "doctor": Entry(
-        PROVE, "doctor", "doctor", "Diagnose a run, or without RUN describe this machine."
-    ),
-    "board": Entry(
-        PROVE, "sweep", "board", "Train published tasks, and compare with their numbers."
-    ),
+    "trace": Entry(LOOK, "trace:trace", "Show every tensor of one attention and its layer."),
+    "live": Entry(LOOK, "live:live", "Write one HTML page in which a transformer runs."),
+    "report": Entry(LOOK, "report:report", "Write one HTML page about a run, or about several."),
+    "check": Entry(PROVE, "check:check", "Check that masks, loss and layers do what they should."),
+    "eval": Entry(PROVE, "evaluate:evaluate", "Measure a run, or compare several."),
+    "doctor": Entry(PROVE, "doctor:doctor", "Diagnose a run, or this machine."),
+    "board": Entry(PROVE, "sweep:board", "Train published tasks, and compare with their numbers."),
     "explain": Entry(
         LEARN,
-        "explain",
-        "explain",
+        "explain:explain",
         "Explain a task, a fault, a check or a config key, or list them.",
     ),
-    "demo": Entry(
-        LEARN,
-        "look",
-        "demo",
-        "Show one idea of attention in numbers.",
-        {"no_args_is_help": True},
-    ),
-    "exercise": Entry(LEARN, "exercise", "app", "Find the fault: write, answer, grade exercises."),
+    "demo": Entry(LEARN, "demo:demo", "Show one idea of attention in numbers."),
+    "exercise": Entry(LEARN, "exercise:app", "Find the fault: write, answer, grade exercises."),
 }
 """The one place where imports wait: a command's module is imported when the command is called or
 completed, and the help of all commands needs none of them."""
+
+
+WrongCommandLine: Any = typer.BadParameter.__base__
+"""What Typer raises for words that it cannot parse; it has no public name."""
 
 
 class Commands(TyperGroup):
@@ -98,7 +87,7 @@ class Commands(TyperGroup):
 def imported(name: str) -> Any:
     """A command with its parameters."""
     entry = COMMANDS[name]
-    made = getattr(import_module(f"toytrans.cli.{entry.module}"), entry.function)
+    made = import_named(f"toytrans.cli.{entry.place}")
     if not isinstance(made, typer.Typer):
         alone = typer.Typer(**LOOKS, add_completion=False)
         alone.command(name, rich_help_panel=entry.group, **entry.settings)(made)
@@ -113,7 +102,6 @@ app = typer.Typer(
     **LOOKS,
     cls=Commands,
     name="toytrans",
-    no_args_is_help=True,
     help=(toytrans.__doc__ or "").partition("\n\n")[0],
 )
 
@@ -199,6 +187,8 @@ def _run() -> int:
             )
         if fault := _fault_in_user_code(error):
             return _refuse(f"your code: {fault}")
+        if isinstance(error, FileNotFoundError) and error.filename is None:  # of os.getcwd
+            return _refuse("the working directory is gone; change to one that exists")
         if isinstance(error, OSError) and (error.filename or error.errno in DISK):
             silence(sys.stdout)
             return _refuse(f"{error.filename or 'standard output'}: {error.strerror}")
@@ -213,18 +203,26 @@ def _run() -> int:
 
 
 def _app() -> int:
-    """Run Typer, which exits, and return its exit code."""
+    """Run Typer, and return its exit code. Without a command it shows the help of all."""
     try:
-        app()
+        return app(sys.argv[1:] or ["--help"], "toytrans", standalone_mode=False) or 0
+    except WrongCommandLine as error:
+        raise UserError(_one_line(error)) from None
+    except typer.Abort as stop:
+        raise stop.__cause__ or stop from None  # an EOFError
     except SystemExit as stop:
-        cause = stop.__context__  # Typer and Rich exit with 1 at a closed pipe and an EOFError
-        cause = cause.__cause__ if isinstance(cause, typer.Abort) else cause
-        if isinstance(cause, (BrokenPipeError, EOFError)):
-            raise cause from None
+        if isinstance(stop.__context__, BrokenPipeError):  # Typer exits with 1 at a closed pipe
+            raise stop.__context__ from None
         if fault := _fault_in_user_code(stop):
             raise UserError(f"your code: {fault}") from None
         return stop.code if isinstance(stop.code, int) else int(stop.code is not None)
-    return 0
+
+
+def _one_line(error: Any) -> str:
+    """What is wrong with a command line, and where its options are told."""
+    message = " ".join(error.format_message().split()).rstrip(".")
+    command = error.ctx.command_path if error.ctx else "toytrans"
+    return f"{message[:1].lower()}{message[1:]}; see {command} --help"
 
 
 def _fault_in_user_code(error: BaseException) -> str | None:

@@ -17,15 +17,18 @@ from toytrans.checks.report import Report
 from toytrans.cli.common import (
     AsJson,
     Break,
+    Checkpoint,
+    ConfigOption,
     Overrides,
-    RunArgument,
+    RunOrConfig,
     TrustCode,
     rare,
+    run_or_config,
     warn_of_fault,
 )
 from toytrans.cli.explain import print_card
 from toytrans.cli.new_files import check_new, write_new
-from toytrans.cli.runs import newest
+from toytrans.cli.opening import newest
 from toytrans.cli.terminal import Progress, note, output, plain_lines
 from toytrans.config.faults import check_fault_name, fault_remark, openly_named_fault
 from toytrans.config.load import load_config
@@ -48,37 +51,41 @@ STYLES = {
 }
 
 
+Model = Annotated[
+    str | None,
+    typer.Option(metavar="FILE.py:FUNCTION", help="Check the model that a function returns."),
+]
+Only = Annotated[str, typer.Option(metavar="NAMES", help="Run these checks only, say pads,future.")]
+Length = Annotated[
+    int | None,
+    typer.Option(min=4, max=1000, help="Longest sequence. Default: 64; more is thorough."),
+]
+Quick = Annotated[bool, typer.Option("--quick", help="Ask the shortest batch alone.")]
+Everything = Annotated[bool, typer.Option("--all", help="Show every check with its evidence.")]
+SaveExample = Annotated[
+    Path | None,
+    typer.Option(metavar="FILE.py", help="Write a script that shows the first failure again."),
+]
+WhereAsked = Annotated[
+    str | None,
+    rare(help="Where the model runs: auto | cpu | cuda | cuda:N | mps. Default: where it is."),
+]
+
+
 def check(
-    run: RunArgument = None,
-    config: Annotated[
-        Path | None, typer.Option(help="Check fresh weights of a config instead of a run.")
-    ] = None,
+    run: RunOrConfig = None,
+    config: ConfigOption = None,
     overrides: Overrides = None,
-    model: Annotated[
-        str | None,
-        typer.Option(metavar="FILE.py:FUNCTION", help="Check the model that a function returns."),
-    ] = None,
+    model: Model = None,
     fault: Break = None,
+    only: Only = "",
+    length: Length = None,
+    quick: Quick = False,
+    everything: Everything = False,
+    save_example: SaveExample = None,
+    checkpoint: Checkpoint = "best",
+    device: WhereAsked = None,
     trust_code: TrustCode = False,
-    only: Annotated[
-        str, typer.Option(metavar="NAMES", help="Run these checks only, say pads,future.")
-    ] = "",
-    length: Annotated[
-        int | None,
-        typer.Option(min=4, max=1000, help="Longest sequence. Default: 64; more is thorough."),
-    ] = None,
-    quick: Annotated[bool, typer.Option("--quick", help="Ask the shortest batch alone.")] = False,
-    everything: Annotated[
-        bool, typer.Option("--all", help="Show every check with its evidence.")
-    ] = False,
-    save_example: Annotated[
-        Path | None,
-        typer.Option(metavar="FILE.py", help="Write a script that shows the first failure again."),
-    ] = None,
-    device: Annotated[
-        str | None,
-        rare(help="Where the model is asked: cpu | cuda | cuda:N | mps. Default: where it is."),
-    ] = None,
     as_json: AsJson = False,
 ) -> None:
     """Check that masks, loss and layers do what they should.
@@ -94,21 +101,15 @@ def check(
     warnings.filterwarnings("ignore", ".*nested.tensor", UserWarning)
     check_new(save_example)
     chosen = None if device is None else choose_device(device)
+    run, config = run_or_config(run, config)
     if run is None and config is None and model is None and not overrides:
         run = newest()
     said: dict[str, Any] = {"run": run, "config": config, "overrides": overrides}
-    said |= {"model": model, "fault": fault, "trust_code": trust_code}
+    said |= {"model": model, "fault": fault, "checkpoint": checkpoint, "trust_code": trust_code}
     given, planted = subject(**said)
     options = {"length": length, "only": only, "effort": "quick" * quick, "device": chosen}
     asked = {name: value for name, value in options.items() if value}
-    try:
-        report = toytrans.check(**({"progress": Progress()} | given | asked))
-    except UserError as error:
-        message, _, wrapper = str(error).partition("\n\n")
-        if not wrapper:
-            raise
-        typer.echo(wrapper, err=True)
-        raise UserError(f"{message}. It is printed above") from None
+    report = _ask(given | asked)
     report = replace(report, subject=model or report.subject)
     if as_json:
         print(json_text(report.to_dict() | {"fault": planted}))
@@ -123,12 +124,25 @@ def check(
         raise typer.Exit(1)
 
 
+def _ask(given: dict[str, Any]) -> Report:
+    """The report of `toytrans.check`. Raises UserError; a wrapper that it shows is printed."""
+    try:
+        return toytrans.check(**({"progress": Progress()} | given))
+    except UserError as error:
+        message, _, wrapper = str(error).partition("\n\n")
+        if not wrapper:
+            raise
+        typer.echo(wrapper, err=True)
+        raise UserError(f"{message}. It is printed above") from None
+
+
 def subject(
     run: str | Path | None = None,
     config: str | Path | None = None,
     overrides: Sequence[str] | None = None,
     model: str | None = None,
     fault: str | None = None,
+    checkpoint: str = "best",
     trust_code: bool = False,
 ) -> tuple[dict[str, Any], str | None]:
     """What is checked, as arguments of `toytrans.check`: what a function of the user's makes, fresh
@@ -140,17 +154,20 @@ def subject(
         raise UserError("--set changes a config; give --config FILE with it")
     if fault is not None and model is not None:
         raise UserError("--break plants faults in toytrans' own models, not in a --model")
+    if checkpoint != "best" and run is None:
+        raise UserError(f"--checkpoint {checkpoint}: a run has checkpoints; name one")
     if model is not None:
         return _made_by(model), None
     if config is not None:
-        settings = resolve(load_config(Path(config), overrides or (), by_option={"fault": fault}))
+        asked = load_config(Path(config), overrides or (), {"fault": fault}, trust_code)
+        settings = resolve(asked)
         vocabulary = open_dataset(settings).facts.vocabulary
         torch.manual_seed(settings.seed)
         fresh, name = build_model(settings, vocabulary), f"{config}, fresh weights"
         return {"model": of_model(fresh, settings, vocabulary, name)}, settings.fault
     if run is None:
         raise UserError("give a RUN, --config or --model")
-    loaded = toytrans.load(run, device="cpu", trust_code=trust_code)
+    loaded = toytrans.load(run, checkpoint, device="cpu", trust_code=trust_code)
     settings = loaded.config
     if fault is not None and settings.fault is not None:
         raise UserError(f"{loaded.path}: {fault_remark(settings.fault)}; leave --break out")
@@ -200,7 +217,10 @@ def _save_example(
         note(f"nothing fails, so {path} is not written")
         return
     texts = {name: str(said[name]) for name in ("run", "config") if said[name] is not None}
-    words = ", ".join(f"{name}={value!r}" for name, value in (said | texts).items() if value)
+    given = {name: value for name, value in (said | texts).items() if value}
+    if given["checkpoint"] == "best":
+        del given["checkpoint"]
+    words = ", ".join(f"{name}={value!r}" for name, value in given.items())
     loading = "from toytrans.cli.check import subject"
     lines = f"given, _ = subject({words})"
     if device is not None:

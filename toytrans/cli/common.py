@@ -1,5 +1,6 @@
 """What several commands share: parameters, and the table of what was measured."""
 
+import os
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -8,7 +9,8 @@ import typer
 
 from toytrans.cli.terminal import note, plain, print_table
 from toytrans.config.faults import FAULTS, fault_remark, openly_named_fault
-from toytrans.errors import share
+from toytrans.config.load import shipped_names
+from toytrans.errors import UserError, share
 
 if TYPE_CHECKING:
     from toytrans.scores import Scores, Summary
@@ -22,8 +24,17 @@ def rare(*names: str, **more: Any) -> Any:
 
 
 AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON document.")]
-Checkpoint = Annotated[str, rare(help="Which checkpoint: best | last | STEP.")]
+Beam = Annotated[int, typer.Option(min=1, max=1000, help="Beam width. 1 is greedy search.")]
+Checkpoint = Annotated[str, rare(help="Which checkpoint of a run: best | last | STEP.")]
 Device = Annotated[str, rare(help="Where the model runs: auto | cpu | cuda | cuda:N | mps.")]
+ConfigArgument = Annotated[
+    Path | None,
+    typer.Argument(metavar="CONFIG", help="A YAML file, or the name of a shipped config."),
+]
+ConfigOption = Annotated[
+    Path | None,
+    typer.Option("--config", metavar="CONFIG", help="The same as the argument CONFIG."),
+]
 Overrides = Annotated[
     list[str] | None,
     typer.Option("--set", metavar="KEY=VALUE", help="Change a config key, say train.lr=1e-3."),
@@ -38,7 +49,15 @@ Break = Annotated[
     ),
 ]
 RunArgument = Annotated[
-    Path | None, typer.Argument(metavar="RUN", help="A run directory.", show_default=False)
+    Path | None,
+    typer.Argument(metavar="RUN", help="A run directory. Default: the newest run."),
+]
+RunOrConfig = Annotated[
+    Path | None,
+    typer.Argument(
+        metavar="RUN | CONFIG",
+        help="A run directory, or a config with fresh weights. Default: the newest run.",
+    ),
 ]
 RunsArgument = Annotated[
     list[Path] | None,
@@ -49,6 +68,30 @@ RunsArgument = Annotated[
 TrustCode = Annotated[
     bool, rare("--trust-code", help="Run the code that a run names: its task, say.")
 ]
+
+
+def one_config(argument: Path | None, option: Path | None) -> Path | None:
+    """The config that was named as an argument or with --config. Raises UserError for both."""
+    if argument is not None and option is not None:
+        raise UserError(f"{argument} and --config {option}: give the config once")
+    return option if argument is None else argument
+
+
+def run_or_config(argument: Path | None, option: Path | None) -> tuple[Path | None, Path | None]:
+    """The run, and the config, of which at most one was named. Raises UserError for both."""
+    if argument is None or is_config(argument):
+        return None, one_config(argument, option)
+    if option is not None:
+        raise UserError(f"--config {option} and run {argument}: a run has its own; give one")
+    return argument, None
+
+
+def is_config(path: Path) -> bool:
+    """Whether an argument names a config and no run: a file of YAML, or a shipped config where
+    nothing else has its name."""
+    if path.suffix in (".yaml", ".yml"):
+        return not os.path.isdir(path)
+    return str(path) in shipped_names() and not os.path.lexists(path)
 
 
 def warn_of_fault(fault: str | None) -> None:

@@ -1,19 +1,22 @@
 """`toytrans doctor`: what is wrong with a run, or with this machine."""
 
+import contextlib
 import shlex
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 import typer
 from rich.text import Text
 
 from toytrans.cli.common import AsJson, RunArgument, TrustCode
 from toytrans.cli.explain import print_pairs
+from toytrans.cli.opening import newest
 from toytrans.cli.terminal import output, plain
 from toytrans.doctor.findings import Finding, examine
 from toytrans.doctor.machine import describe
 from toytrans.doctor.record import overview, read_snapshot
+from toytrans.errors import UserError
 from toytrans.files import json_text
 
 STYLES = {"wrong": "bold red", "odd": "yellow"}
@@ -30,17 +33,33 @@ UNITS = {
 """What a number of a run counts."""
 
 
-def doctor(run: RunArgument = None, trust_code: TrustCode = False, as_json: AsJson = False) -> None:
-    """Diagnose a run, or without RUN describe this machine.
+Machine = Annotated[
+    bool, typer.Option("--machine", help="Describe this machine, also where there are runs.")
+]
 
-    A run is diagnosed from its records, checkpoints and data. Each finding has
-    its evidence, a remedy, and the checks to run. The exit code is 1 if something
-    is wrong, or would stop a training.
+
+def doctor(
+    run: RunArgument = None,
+    machine: Machine = False,
+    trust_code: TrustCode = False,
+    as_json: AsJson = False,
+) -> None:
+    """Diagnose a run, or this machine.
+
+    A run, by default the newest, is diagnosed from its records, checkpoints and
+    data. Each finding has its evidence, a remedy, and the checks to run. Where
+    there is no run yet, this machine is described. The exit code is 1 if
+    something is wrong, or would stop a training.
     """
+    if run is None and not machine:
+        with contextlib.suppress(UserError):  # there is none
+            run = newest()
     if run is None:
         document = facts = describe()
         findings: list[tuple[str, ...]] = [("wrong", problem) for problem in facts["problems"]]
         nothing = "nothing would stop a training"
+    elif machine:
+        raise UserError(f"--machine describes this machine, and not {run}; give one of them")
     else:
         snapshot, nothing = read_snapshot(run, trust_code), "nothing looks wrong"
         symptoms, facts = examine(snapshot), overview(snapshot)
@@ -51,17 +70,22 @@ def doctor(run: RunArgument = None, trust_code: TrustCode = False, as_json: AsJs
     if as_json:
         print(json_text(document))
     else:
-        console = output()
-        known = {name: value for name, value in facts.items() if value not in (None, [], {})}
-        print_pairs(_fact(name, value) for name, value in known.items())
-        console.print()
-        for severity, what, *lines in findings:
-            text = Text("\n").join([plain(what, "bold"), *map(plain, lines)])
-            print_pairs([(Text(severity.ljust(5), STYLES[severity]), text)])
-        if not findings:
-            console.print(nothing)
+        _print(facts, findings, nothing)
     if any(severity == "wrong" for severity, *_ in findings):
         raise typer.Exit(1)
+
+
+def _print(facts: dict[str, Any], findings: list[tuple[str, ...]], nothing: str) -> None:
+    """What was looked at, and what was found. nothing: said where that is nothing."""
+    console = output()
+    known = {name: value for name, value in facts.items() if value not in (None, [], {})}
+    print_pairs(_fact(name, value) for name, value in known.items())
+    console.print()
+    for severity, what, *lines in findings:
+        text = Text("\n").join([plain(what, "bold"), *map(plain, lines)])
+        print_pairs([(Text(severity.ljust(5), STYLES[severity]), text)])
+    if not findings:
+        console.print(nothing)
 
 
 def _more(symptom: Finding, run: Path) -> Iterator[str]:

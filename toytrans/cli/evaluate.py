@@ -10,6 +10,7 @@ import typer
 
 from toytrans.cli.common import (
     AsJson,
+    Beam,
     Checkpoint,
     Device,
     Labelled,
@@ -21,7 +22,7 @@ from toytrans.cli.common import (
     rare,
 )
 from toytrans.cli.new_files import check_new, check_plot, write_new
-from toytrans.cli.runs import newest, open_run
+from toytrans.cli.opening import newest, open_run
 from toytrans.cli.terminal import Bar, note, output, plain, print_table
 from toytrans.config.faults import fault_remark
 from toytrans.data.pairs import Split
@@ -61,7 +62,6 @@ Decode = Annotated[
     int | None,
     rare(metavar="N", min=1, max=10**7, help="Pairs of each length to decode. Default: all."),
 ]
-Beam = Annotated[int, typer.Option(min=1, max=1000, help="Beam width. 1 is greedy search.")]
 MetricOption = Annotated[
     Metric,
     typer.Option(

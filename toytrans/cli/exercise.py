@@ -17,7 +17,7 @@ from toytrans.exercises import results
 from toytrans.report.page import Grid, Section
 from toytrans.report.page import page as page_of
 
-app = typer.Typer(no_args_is_help=True, help="Find the fault: write, answer, grade exercises.")
+app = typer.Typer(add_completion=False, help="Find the fault: write, answer, grade exercises.")
 
 MOST_STUDENTS = 1000
 

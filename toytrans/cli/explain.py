@@ -1,8 +1,6 @@
-"""`toytrans explain` and `toytrans new`: what the names of a config mean, and a new config."""
+"""`toytrans explain`: what a name means, of a task, a fault, a check or a config key."""
 
-import shlex
-from collections.abc import Iterable
-from pathlib import Path
+from collections.abc import Iterable, Mapping
 from typing import Annotated
 
 import typer
@@ -10,12 +8,13 @@ from rich.table import Table
 from rich.text import Text
 
 from toytrans.checks.rules import CAUSES, CHECKS
-from toytrans.cli.new_files import write_new
-from toytrans.cli.terminal import note, output, plain, plain_lines, print_table
+from toytrans.cli.common import ConfigOption, TrustCode
+from toytrans.cli.terminal import output, plain, plain_lines, print_table
 from toytrans.config.faults import FAULTS
 from toytrans.data.tasks import TASKS
+from toytrans.errors import UserError
 from toytrans.files import json_text
-from toytrans.glossary import LISTS, card, json_schema, keys, listed, new_config
+from toytrans.glossary import LISTS, card, card_of_config, json_schema, keys, listed
 
 
 def _names() -> list[str]:
@@ -23,20 +22,25 @@ def _names() -> list[str]:
     return [*TASKS, *FAULTS, *CHECKS, *CAUSES]
 
 
-def explain(
-    name: Annotated[
-        str | None,
-        typer.Argument(
-            metavar="NAME",
-            autocompletion=_names,
-            help="A task, a fault, a check or why it fails, a config key or section; a "
-            "FILE.py:TASK of yours, a config; or a list: tasks, faults, checks, causes, keys; or "
-            "schema, the JSON Schema of a config, for editors.",
-        ),
-    ] = None,
-) -> None:
+Name = Annotated[
+    str | None,
+    typer.Argument(
+        metavar="NAME",
+        autocompletion=_names,
+        help="A task, a fault, a check or why it fails, a config key or section; a FILE.py:TASK of "
+        "yours, or a CONFIG; or a list: tasks, faults, checks, causes, keys; or schema, the JSON "
+        "Schema of a config, for editors.",
+    ),
+]
+
+
+def explain(name: Name = None, config: ConfigOption = None, trust_code: TrustCode = False) -> None:
     """Explain a task, a fault, a check or a config key, or list them."""
-    if name is None:
+    if config is not None:
+        if name is not None:
+            raise UserError(f"{name} and --config {config}: give one of them")
+        print_rows(str(config), card_of_config(config, trust_code))
+    elif name is None:
         names = {
             "tasks": ", ".join(sorted(TASKS)),
             "faults": ", ".join(FAULTS),
@@ -47,22 +51,23 @@ def explain(
         }
         title = "toytrans explain NAME explains one; "
         title += "tasks, faults, checks, causes or keys lists them."
-        _print_rows(title, names)
+        print_rows(title, names)
     elif name == "schema":
         print(json_text(json_schema(), 1))
     elif name in LISTS:
         headings, *rows = listed(name)
         print_table(headings, (), rows, box=None)
     else:
-        print_card(name)
+        print_card(name, trust_code)
 
 
-def print_card(name: str) -> None:
+def print_card(name: str, trust_code: bool = False) -> None:
     """What there is to say of a name. Raises UserError."""
-    _print_rows(name, card(name))
+    print_rows(name, card(name, trust_code))
 
 
-def _print_rows(title: str, rows: dict[str, str]) -> None:
+def print_rows(title: str, rows: Mapping[str, str]) -> None:
+    """Print a title, and below it names with what there is to say of each."""
     output().print(plain(title, "bold"))
     print_pairs(((Text(f"  {k}", "bold"), plain_lines(v)) for k, v in rows.items()))
 
@@ -75,21 +80,3 @@ def print_pairs(pairs: Iterable[tuple[Text, Text]]) -> None:
     for name, text in pairs:
         table.add_row(name, text)
     output().print(table)
-
-
-def new(
-    task: Annotated[
-        str, typer.Argument(metavar="TASK", help="`toytrans explain tasks` lists them.")
-    ] = "reverse",
-    out: Annotated[
-        Path | None,
-        typer.Option(metavar="FILE", help="Write a new file. Default: standard output."),
-    ] = None,
-) -> None:
-    """Write a commented config that trains as it is."""
-    text = new_config(task)
-    if out is None:
-        print(text, end="")
-    else:
-        write_new(out, text.encode())
-        note(f"wrote {out}; train with: toytrans train {shlex.quote(str(out))}")

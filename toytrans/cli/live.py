@@ -6,16 +6,19 @@ from typing import Annotated
 
 import typer
 
-from toytrans.cli.common import Checkpoint, RunArgument, TrustCode
+from toytrans.cli.common import Checkpoint, TrustCode
 from toytrans.cli.new_files import check_new, free_name, write_new
-from toytrans.cli.runs import open_run
+from toytrans.cli.opening import open_run
 from toytrans.cli.terminal import Progress, note
 from toytrans.errors import UserError, printable
 from toytrans.live.page import learning_page, live_page
 
 
 def live(
-    run: RunArgument = None,
+    run: Annotated[
+        Path | None,
+        typer.Argument(metavar="RUN", help="A run directory. Default: a model that learns."),
+    ] = None,
     out: Annotated[
         Path | None,
         typer.Option(help="The file to write. Default: live.html, live-2.html and so on."),

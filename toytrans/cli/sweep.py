@@ -7,7 +7,7 @@ from typing import Annotated, Literal
 
 import typer
 
-from toytrans.cli.common import AsJson
+from toytrans.cli.common import AsJson, ConfigArgument, ConfigOption, one_config
 from toytrans.cli.evaluate import Lengths, MetricOption, print_comparison, span_of
 from toytrans.cli.terminal import Bar, note, output, print_table
 from toytrans.config.load import load_config
@@ -24,9 +24,8 @@ from toytrans.training.signals import collect_signals, exit_if_signalled
 
 
 def sweep(
-    path: Annotated[
-        Path | None, typer.Argument(metavar="CONFIG", help="YAML file that describes the runs.")
-    ] = None,
+    argument: ConfigArgument = None,
+    option: ConfigOption = None,
     seeds: Annotated[
         str | None, typer.Option(metavar="FROM:TO", help="Seeds: 0:2 is 0, 1 and 2. Default: one.")
     ] = None,
@@ -54,6 +53,7 @@ def sweep(
 
     The same command goes on where it was stopped.
     """
+    path = one_config(argument, option)
     if path is None:
         raise UserError("no config; name one, say `toytrans sweep reverse`")
     ends = span_of("--seeds", seeds, "0:9")

@@ -12,6 +12,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from toytrans.errors import UserError
 from toytrans.errors import printable as printable
 
 
@@ -58,12 +59,21 @@ class Bar:
     """
 
     def __init__(self, done: float = 0.0, *, delay: float = 0.0, quiet: bool = False) -> None:
-        from tqdm import tqdm  # the help of all commands does not wait for it
-
-        shape = "{desc} {bar} {percentage:3.0f}% {remaining} left"
-        how: dict[str, Any] = {"dynamic_ncols": True, "leave": False, "delay": delay}
         hidden = not sys.stderr.isatty()
-        self._bar = tqdm(total=1, initial=done, bar_format=shape, disable=hidden, **how)
+        try:
+            from tqdm import tqdm  # the help of all commands does not wait for it
+
+            self._bar = tqdm(
+                total=1,
+                initial=done,
+                bar_format="{desc} {bar} {percentage:3.0f}% {remaining} left",
+                disable=hidden,
+                dynamic_ncols=True,
+                leave=False,
+                delay=delay,
+            )
+        except ValueError as error:
+            raise UserError(f"tqdm: {error}; see the variables TQDM_* of the environment") from None
         self._note = None if quiet else Progress()
         self.done = done
 

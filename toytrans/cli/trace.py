@@ -16,12 +16,15 @@ from rich.text import Text
 
 from toytrans.cli.common import (
     AsJson,
+    Checkpoint,
+    ConfigOption,
     Device,
     TrustCode,
+    run_or_config,
 )
-from toytrans.cli.look import OfConfig, Panel, batch_of
+from toytrans.cli.inspected import Panel, Targets, batch_of, check_each_has_a_target
 from toytrans.cli.new_files import check_plot, write_new
-from toytrans.cli.runs import newest, run_and_sequences
+from toytrans.cli.opening import newest, path_and_sequences
 from toytrans.cli.tables import (
     LONGEST,
     MARKS,
@@ -46,12 +49,21 @@ from toytrans.tokens import PAD_ID, SPECIALS
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-RunAndSequences = Annotated[
+PathAndSequences = Annotated[
     list[str] | None,
     typer.Argument(
-        metavar="[RUN] SEQUENCE",
-        help='Sequences such as "5 7 9" (default: a few pairs of the run). A RUN may come first.',
+        metavar="[RUN | CONFIG] SEQUENCE",
+        help='Sequences such as "5 7 9" (default: a few pairs of the run). A RUN may come first, '
+        "or a config, which has fresh weights.",
     ),
+]
+WhichLayer = Annotated[
+    int | None,
+    typer.Option(min=1, help="Which layer, from 1 to the last. A picture has all of them."),
+]
+Plot = Annotated[
+    Path | None,
+    typer.Option(metavar="FILE", help="Draw the weights of all heads into FILE.png or .svg."),
 ]
 SHADES = {0.05: ("░", "blue"), 0.25: ("▒", "cyan"), 0.5: ("▓", "magenta"), 0.75: ("█", "bold")}
 """The block and the colour of a cell from a weight on; below the first it is blank."""
@@ -76,29 +88,19 @@ INCHES, TALLEST = 0.19, 400
 
 
 def trace(
-    arguments: RunAndSequences = None,
-    config: OfConfig = None,
-    device: Device = "auto",
-    trust_code: TrustCode = False,
-    tgt: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--tgt", metavar="SEQUENCE", help="The target of each. Default: the translations."
-        ),
-    ] = None,
+    words: PathAndSequences = None,
+    config: ConfigOption = None,
+    tgt: Targets = None,
     part: Annotated[
         Literal["encoder", "decoder", "cross"], typer.Option(help="Which attention.")
     ] = "encoder",
-    layer: Annotated[
-        int | None,
-        typer.Option(min=1, help="Which layer, from 1 to the last. A picture has all of them."),
-    ] = None,
+    layer: WhichLayer = None,
     head: Annotated[int, typer.Option(min=1, help="The head to print.")] = 1,
     panel: Panel = None,
-    plot: Annotated[
-        Path | None,
-        typer.Option(metavar="FILE", help="Draw the weights of all heads into FILE.png or .svg."),
-    ] = None,
+    plot: Plot = None,
+    checkpoint: Checkpoint = "best",
+    device: Device = "auto",
+    trust_code: TrustCode = False,
     as_json: AsJson = False,
 ) -> None:
     """Show every tensor of one attention and its layer.
@@ -109,19 +111,21 @@ def trace(
 
     Traced are sequences, or the first training pairs, of a run or of a config
     with fresh weights. With neither, the newest run is taken, and named. The
-    pair with the most pads is printed.
+    pair with the most pads is printed. Without --tgt the model translates.
 
     Rules (same place, mirror place, previous, next, itself, first, end) are
     measured on 200 validation pairs. A head may follow none.
     """
     check_plot(plot)
-    path, sources = run_and_sequences(arguments)
-    if tgt and len(tgt) != len(sources):
-        raise UserError(f"{len(sources)} sequences and {len(tgt)} --tgt; give one for each")
+    path, sources = path_and_sequences(words)
+    run, config = run_or_config(path, config)
+    check_each_has_a_target(sources, tgt or ())
     pairs = (sources, tgt or []) if sources else None
-    if sources and not (path or config):
-        path = newest()
-    inspected = batch_of(path, config, trust_code, pairs, device)
+    if sources and not (run or config):
+        run = newest()
+    inspected = batch_of(
+        run, config, pairs, checkpoint=checkpoint, device=device, trust_code=trust_code
+    )
     heads = inspected.model.settings.n_heads
     if head > heads:
         raise UserError(f"--head {head}: this model has {heads} of them; give 1 to {heads}")

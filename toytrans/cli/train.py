@@ -15,9 +15,12 @@ import typer
 
 from toytrans.cli.common import (
     Break,
+    ConfigArgument,
+    ConfigOption,
     Labelled,
     Overrides,
     TrustCode,
+    one_config,
     parts_of,
     print_parts,
     rare,
@@ -41,12 +44,8 @@ SAMPLES, SHORT = 4, 10
 
 
 def train(
-    file: Annotated[
-        Path | None, typer.Argument(metavar="CONFIG", help="YAML file that describes the run.")
-    ] = None,
-    config_option: Annotated[
-        Path | None, rare("--config", metavar="CONFIG", help="The same as the argument CONFIG.")
-    ] = None,
+    argument: ConfigArgument = None,
+    option: ConfigOption = None,
     out_option: Annotated[
         str | None,
         typer.Option(
@@ -72,15 +71,13 @@ def train(
     trust_code: TrustCode = False,
 ) -> None:
     """Train a model from a YAML file and measure it."""
-    if file and config_option:
-        raise UserError(f"{file} and --config {config_option}: give the config once")
+    file = one_config(argument, option)
     if out_option == "":  # a shell variable that is not set
         raise UserError("--out: empty; name a directory, or leave --out away")
-    file = file or config_option
     out = Path(out_option) if out_option else None
     by_option = {"device": device, "fault": fault, "seed": seed}
     if file is not None:
-        name, config = file.stem, load_config(file, overrides or [], by_option)
+        name, config = file.stem, load_config(file, overrides or [], by_option, trust_code)
     elif resume and out is not None:
         from toytrans.training.run import Run
 

@@ -28,6 +28,9 @@ from toytrans.references import SHIPPED, is_reference, trust
 KEY_OPTIONS = {"device": "--device", "fault": "--break", "seed": "--seed"}
 """Options of commands that give one key, by that key."""
 
+OF_A_RUN, BESIDE = ("config.yaml", "resolved.yaml"), ("resolved.yaml", "model.safetensors")
+"""The configs in a run directory, and the files by which one is known."""
+
 Description = TypeVar("Description", Config, Settings)
 
 
@@ -35,31 +38,32 @@ Description = TypeVar("Description", Config, Settings)
 
 
 def load_config(
-    path: Path, overrides: Sequence[str] = (), by_option: Mapping[str, Any] | None = None
+    path: Path,
+    overrides: Sequence[str] = (),
+    by_option: Mapping[str, Any] | None = None,
+    trust_code: bool = False,
 ) -> Config:
     """Read, override and check a config of the user's, whose code may run. Raises UserError.
 
     path: of a file, or the name of a shipped config
     overrides: `section.key=value`, values in YAML
     by_option: values of options in `KEY_OPTIONS`, by key; None changes nothing
+    trust_code: whether code may run that the config of a run directory names
     """
     tree = read_tree(path)
     _override(tree, overrides, by_option)
-    return check_and_trust(tree)
+    return check_and_trust(tree, trust_code)
 
 
 def load_saved_config(
     path: Path, overrides: Sequence[str] = (), by_option: Mapping[str, Any] | None = None
 ) -> Config:
-    """Read, override and check the config that a run directory keeps as it was given.
-
-    Somebody may have sent the run, so only code that an override names may run. Raises UserError.
-    """
+    """Read, override and check the config that a run directory keeps as it was given. Raises
+    UserError."""
     tree = read_yaml(path)
+    tree.is_of_a_run = True
     _override(tree, overrides, by_option)
-    config = validate(Config, tree).with_origins(tree.origins)
-    trust(code for key, code in config.references.items() if config.origins.of(key) == "--set")
-    return config
+    return check_and_trust(tree)
 
 
 def load_settings(path: Path) -> Settings:
@@ -78,14 +82,21 @@ def read_tree(path: Path) -> Tree:
     """The values of a config file; where there is none of that path, of the shipped config of that
     name. Raises UserError where there is neither."""
     if not os.path.lexists(path):
-        shipped = sorted(file.stem for file in SHIPPED.glob("*.yaml"))
-        if str(path) not in shipped:
-            hint = did_you_mean(path.stem, shipped)
+        if str(path) not in shipped_names():
+            hint = did_you_mean(path.stem, shipped_names())
             raise UserError(f"{path}: no such file and no shipped config; {hint}")
         path = SHIPPED / f"{path}.yaml"
     tree = read_yaml(path)
+    tree.is_of_a_run = path.name in OF_A_RUN and any(
+        os.path.lexists(path.parent / beside) for beside in BESIDE
+    )
     make_code_paths_absolute(tree, path.parent)
     return tree
+
+
+def shipped_names() -> list[str]:
+    """The names of the configs that come with the package."""
+    return sorted(file.stem for file in SHIPPED.glob("*.yaml"))
 
 
 def make_code_paths_absolute(tree: Tree, folder: Path) -> None:
@@ -139,11 +150,20 @@ def set_key(tree: Tree, key: str, value: Any, origin: str) -> None:
 # Checking ------------------------------------------------------------------------------------
 
 
-def check_and_trust(tree: Tree) -> Config:
+def check_and_trust(tree: Tree, trust_code: bool = False) -> Config:
     """The config of values that the user has given, whose code may run from now on. Raises
-    UserError with file, line and key."""
+    UserError with file, line and key.
+
+    Somebody may have sent a run directory, so of code that its config names only what an override
+    names may run; trust_code: all of it.
+    """
     config = validate(Config, tree).with_origins(tree.origins)
-    trust(config.references.values())
+    is_trusted = trust_code or not tree.is_of_a_run
+    trust(
+        code
+        for key, code in config.references.items()
+        if is_trusted or config.origins.of(key) == "--set"
+    )
     return config
 
 

@@ -47,10 +47,11 @@ class Tree:
     """The values of a config, as plain dicts, and where each key was written.
 
     name: of the file, for errors; or IN_PYTHON.
+    is_of_a_run: whether a run directory holds the file, so that somebody may have sent it.
     """
 
     def __init__(self, name: str, values: dict[str, Any]) -> None:
-        self.values = values
+        self.values, self.is_of_a_run = values, False
         self.origins = KeyOrigins({"": name})
 
 

@@ -155,6 +155,29 @@ class InspectedBatch:
             lines.append(cells)
         return lines
 
+    @cached_property
+    def counted(self) -> Tensor:
+        """The labels (B, T) that the loss counts: those whose logits have a gradient."""
+        tgt_out = self.batch.tgt_out
+        logits = torch.zeros(*tgt_out.shape, len(self.vocabulary), requires_grad=True)
+        with torch.enable_grad():
+            objective_of(self.fault).loss(logits, tgt_out).backward()
+        assert logits.grad is not None
+        return logits.grad.abs().sum(-1) > 0
+
+    def loss_marks(self, row: int) -> list[str]:
+        """Of one pair, whether each label counts: 1 does, CLOSED is a pad that the loss ignores; !
+        and ? are wrong: a pad that counts, and a label that does not."""
+        marks = {(True, True): "1", (False, False): CLOSED, (True, False): "!", (False, True): "?"}
+        real = padding_mask(self.batch.tgt_out[row])
+        pairs = zip(self.counted[row].tolist(), real.tolist(), strict=True)
+        return [marks[pair] for pair in pairs]
+
+    @staticmethod
+    def pads(ids: Tensor) -> int:
+        """How many of some ids are pads."""
+        return int((~padding_mask(ids)).sum())
+
     def to_dict(self) -> dict[str, Any]:
         """Ids and masks as plain values; masks are lists (B, Tq, Tk) of 0 and 1."""
         ids = {name: tensor.tolist() for name, tensor in self.batch.named().items()}

@@ -1,4 +1,4 @@
-"""The parts of a page about runs, and those that other commands show alone.
+"""The parts of a page about runs.
 
 A part that cannot be made says why in its place, so that a page of a damaged run shows the rest.
 """
@@ -17,8 +17,6 @@ from toytrans.doctor.findings import examine
 from toytrans.doctor.record import read_snapshot
 from toytrans.errors import UserError, listed
 from toytrans.evaluation import translate
-from toytrans.inspection.shown import ATTENTIONS, InspectedBatch
-from toytrans.inspection.table import CLOSED, Table
 from toytrans.model.seq2seq import count_parameters
 from toytrans.report import charts
 from toytrans.report.page import Block, Cell, Grid, Section, html
@@ -52,20 +50,22 @@ class View(NamedTuple):
         return self.path.name or str(self.path)
 
 
-def views_of(paths: Sequence[Path], trust_code: bool) -> list[View]:
+def views_of(
+    paths: Sequence[Path], trust_code: bool, checkpoint: str = "best", device: str = "cpu"
+) -> list[View]:
     """Read the runs of run directories, folders of runs and sweeps, each once. Damage is part of a
     view; only a path without runs raises UserError.
 
-    trust_code: whether code that the runs name may run
+    trust_code: whether code that the runs name may run. checkpoint, device: of their models.
     """
     runs = {os.path.abspath(run): run for path in paths for run in runs_of(path)}
-    return [_view_of(run, trust_code) for run in runs.values()]
+    return [_view_of(run, trust_code, checkpoint, device) for run in runs.values()]
 
 
-def _view_of(path: Path, trust_code: bool) -> View:
+def _view_of(path: Path, trust_code: bool, checkpoint: str, device: str) -> View:
     folder, run, problems = None, None, []
     try:
-        opened = Run.open(path, trust_code, device="cpu")
+        opened = Run.open(path, trust_code, checkpoint, device)
         if opened.damaged_lines:
             lines = f"lines that hold no record: {opened.damaged_lines}"
             problems.append(f"{path / METRICS}: {lines}")
@@ -236,30 +236,6 @@ def _text(value: Any) -> str:
     return "null" if value is None else str(value)
 
 
-# Parts that other commands show too ------------------------------------------------------------
-
-
-def masks(inspected: InspectedBatch) -> Section:
-    """The three masks of every pair of a batch: a cell says its query, its key, and why it is
-    closed."""
-    blocks = []
-    for pair in range(len(inspected.batch.src)):
-        grids = []
-        for name, title in ATTENTIONS.items():
-            queries, keys = inspected.tokens(name, pair)
-            rows = [
-                [query, *(_marked_cell(*cell) for cell in line)]
-                for query, line in zip(queries, inspected.cells(name, pair), strict=True)
-            ]
-            grids.append(Grid(["", *keys], rows, "mask", title))
-        blocks.append(Block(grids, f"Pair {pair + 1}"))
-    text = (
-        "Queries down, keys across. Point at a cell, or move with the arrow keys, to read why it "
-        "is open or closed."
-    )
-    return Section("masks", "Masks", text=text, blocks=blocks)
-
-
 def checks(report: Checks) -> Section:
     """A report of `check`."""
     rows = []
@@ -271,22 +247,3 @@ def checks(report: Checks) -> Section:
     text = f"{report.subject}, {report.precision}: {report.end}. Tried: {report.scope}."
     table = Grid(["check", "what it asks", "verdict", "what was seen"], rows, "data checks")
     return Section("check", "Checks", text=text, table=table)
-
-
-def tables(name: str, title: str, given: Sequence[Table]) -> Section:
-    """Tables of `inspect-masks` and `trace`."""
-    blocks = []
-    for each in given:
-        made = _marked_cell if each.marks else str
-        rows = [[label, *map(made, cells)] for label, cells in each.rows]
-        kind = "mask" if each.marks else "labelled data tokens"
-        grids = [Grid(["", *each.columns], rows, kind)] if each.columns else []
-        above = list(filter(None, (each.shape, each.legend)))
-        blocks.append(Block(grids, f"{each.number} {each.name}", above, each.notes))
-    return Section(name, title, blocks=blocks)
-
-
-def _marked_cell(mark: str, says: str = "") -> Cell:
-    """A cell of a mask."""
-    looks = {"1": "open", CLOSED: "closed", "x": "wrong", "!": "wrong", "?": "wrong"}
-    return Cell(mark, looks.get(mark, "reason"), says)

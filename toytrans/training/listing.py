@@ -4,7 +4,7 @@ where none is named."""
 import contextlib
 import os
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -16,12 +16,12 @@ from toytrans.training.run import Run, RunState, state_of
 
 
 def newest_run() -> Path:
-    """The newest run under runs/ that has a checkpoint and is no exercise.
+    """The newest run in runs/ and below, so of sweeps too, that has a checkpoint and is no
+    exercise.
 
     Raises UserError if there is none.
     """
-    entries = RUNS.iterdir() if RUNS.is_dir() else ()
-    runs = [path for path in entries if is_run(path) and saved_steps(path)]
+    runs = [path for path in run_folders(RUNS) if is_run(path) and saved_steps(path)]
     for path in sorted(runs, key=_written_at, reverse=True):
         with contextlib.suppress(UserError):  # the command that opens it raises it again
             if is_hidden(Run.open(path).config.fault):
@@ -56,18 +56,25 @@ def list_runs(folder: Path, follow: Callable[[str], None] = lambda _: None) -> l
 
     follow: called with the path of each folder that is looked at.
     """
-    runs = []
+    return sorted(map(_listed, run_folders(folder, follow)), key=lambda run: run.age_s)
+
+
+def run_folders(folder: Path, follow: Callable[[str], None] = lambda _: None) -> Iterator[Path]:
+    """The run directories in a folder and below it, those among them that are just begun."""
     for root, names, files in os.walk(folder):
         follow(root)
         if METRICS in files or is_run(Path(root)):
             names.clear()
-            sizes, times = [0], [0.0]
-            for inner, _, inside in os.walk(root):
-                for name in inside:
-                    with contextlib.suppress(OSError):  # a training has just removed it
-                        about = os.lstat(os.path.join(inner, name))
-                        sizes.append(about.st_size)
-                        times.append(about.st_mtime)
-            age = max(0.0, time.time() - max(times))
-            runs.append(ListedRun(Path(root), state_of(Path(root)), age, sum(sizes)))
-    return sorted(runs, key=lambda run: run.age_s)
+            yield Path(root)
+
+
+def _listed(path: Path) -> ListedRun:
+    sizes, times = [0], [0.0]
+    for root, _, files in os.walk(path):
+        for name in files:
+            with contextlib.suppress(OSError):  # a training has just removed it
+                about = os.lstat(os.path.join(root, name))
+                sizes.append(about.st_size)
+                times.append(about.st_mtime)
+    age = max(0.0, time.time() - max(times))
+    return ListedRun(path, state_of(path), age, sum(sizes))

@@ -1,0 +1,65 @@
+"""`toytrans export`: the model of a run for another runtime; the tokens of both are compared."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from toytrans import export as exports
+from toytrans.cli.common import Checkpoint, Device, RunArgument, TrustCode
+from toytrans.cli.new_files import check_new
+from toytrans.cli.opening import open_run
+from toytrans.cli.terminal import note, printable
+from toytrans.export import ExportFormat
+from toytrans.training.devices import choose_device
+
+CHECKED, LONGEST = 8, 20
+"""Sequences that are decoded after an export, and their longest, in symbols."""
+
+
+def export(
+    format: Annotated[ExportFormat, typer.Option("--format", help="The runtime to write for.")],
+    run: RunArgument = None,
+    out: Annotated[
+        Path | None, typer.Option(help="What to write. Default: the run's name and the format's.")
+    ] = None,
+    checkpoint: Checkpoint = "best",
+    device: Device = "auto",
+    trust_code: TrustCode = False,
+) -> None:
+    """Write the model of a run for another runtime.
+
+    The tokens of both are compared. A model that a format cannot express is
+    refused. docs/export.md shows how each is used.
+
+    safetensors: one file for plain PyTorch.
+    huggingface: a folder for transformers.
+    ctranslate2: a folder for CTranslate2.
+    onnx: a folder for ONNX runtimes.
+    """
+    check_new(out)
+    chosen = choose_device(device)
+    exports.check_installed(format)
+    loaded = open_run(run, trust_code, checkpoint)
+    path = out or exports.default_path(loaded, format)
+    check_new(path)
+    exports.export(loaded, format, path)
+    rest = loaded.unfinished
+    training = f"; training is unfinished: {rest}" if rest else ""
+    print(printable(f"wrote {path} from {loaded.path}, step {loaded.step}{training}"))
+    loaded.model.to(chosen)
+    sources = exports.random_sources(loaded, CHECKED, LONGEST)
+    if not exports.FORMATS[format].reads_empty:
+        sources = [source for source in sources if loaded.vocabulary.decode(source)]
+        if len(sources) < CHECKED:
+            note(f"not compared: an empty source, which {format} answers with nothing")
+    pairs = exports.compare(loaded, format, path, sources)
+    equal = sum(ours == theirs for ours, theirs in pairs)
+    print(f"decoded with it: {equal} of {len(pairs)} sequences give the tokens of this run")
+    for source, (ours, theirs) in zip(sources, pairs, strict=True):
+        if ours != theirs:
+            texts = (" ".join(loaded.vocabulary.decode(ids)) for ids in (source, ours, theirs))
+            src, here, there = map(printable, texts)
+            note(f"differs: {src!r} gives {here!r} here and {there!r} there")
+    if equal < len(pairs):
+        raise typer.Exit(1)

@@ -1,0 +1,29 @@
+"""`toytrans new`: a commented config to begin with."""
+
+import shlex
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from toytrans.cli.new_files import write_new
+from toytrans.cli.terminal import note
+from toytrans.glossary import new_config
+
+
+def new(
+    task: Annotated[
+        str, typer.Argument(metavar="TASK", help="`toytrans explain tasks` lists them.")
+    ] = "reverse",
+    out: Annotated[
+        Path | None,
+        typer.Option(metavar="FILE", help="Write a new file. Default: standard output."),
+    ] = None,
+) -> None:
+    """Write a commented config that trains as it is."""
+    text = new_config(task)
+    if out is None:
+        print(text, end="")
+    else:
+        write_new(out, text.encode())
+        note(f"wrote {out}; train with: toytrans train {shlex.quote(str(out))}")

@@ -1,0 +1,45 @@
+"""`toytrans report`: one HTML page about a run, or about several."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from toytrans.cli.common import Checkpoint, Device, RunsArgument, TrustCode
+from toytrans.cli.new_files import check_new, free_name, write_new
+from toytrans.cli.opening import newest
+from toytrans.cli.terminal import Progress, note, printable
+from toytrans.figures import check_matplotlib
+from toytrans.report import sections
+from toytrans.report.page import lacking, page
+from toytrans.training.devices import tune_process
+
+
+def report(
+    paths: RunsArgument = None,
+    out: Annotated[
+        Path | None,
+        typer.Option(help="The file to write. Default: report.html, report-2.html and so on."),
+    ] = None,
+    checkpoint: Checkpoint = "best",
+    device: Device = "cpu",
+    trust_code: TrustCode = False,
+) -> None:
+    """Write one HTML page about a run, or about several.
+
+    The page holds everything it needs and opens in any browser. One run: curves,
+    exact match by length, translations, checks, configuration. Several runs: the
+    same curves together, and the tables of eval.
+    """
+    check_new(out)
+    check_matplotlib()
+    tune_process()
+    views = sections.views_of(paths or [newest()], trust_code, checkpoint, device)
+    title = views[0].name if len(views) == 1 else f"{len(views)} runs"
+    parts = list(sections.sections_of(views, Progress()))
+    text = page(f"toytrans: {title}", parts)
+    out = out or free_name("report", ".html")
+    write_new(out, text.encode())
+    print(f"wrote {printable(str(out))}")
+    for sentence in lacking(parts):
+        note(sentence)
