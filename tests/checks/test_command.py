@@ -140,7 +140,7 @@ def test_a_check_without_its_argument_is_not_asked(folder, check, monkeypatch):
         ("--model mine.py:function --break no_causal", "--break plants faults"),
         ("--model mine.py:function --config c.yaml", "exclude each other"),
         ("--model mine.py:blind", "cannot judge mine.py:blind: pads: the logits never change"),
-        ("c.yaml", "`toytrans train CONFIG` makes one"),
+        ("nowhere", "`toytrans train CONFIG` makes one"),
         ("--set model.d_ff=3", "give --config"),
     ],
 )
