@@ -9,6 +9,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from toytrans.checks.rules import CHECKS
+from toytrans.data.tasks import TASKS
 from toytrans.glossary import keys
 
 DOCS = Path(__file__).parents[1] / "docs"
@@ -43,9 +44,17 @@ def table_of_checks() -> str:
     return "\n".join([head, *(f"| {c.name} | {c.title} | {c.how} |" for c in CHECKS.values())])
 
 
+def table_of_tasks() -> str:
+    """The rule of each task, and how many symbols it has unless a config says so."""
+    head = "| task | rule | symbols |\n|---|---|---|"
+    rows = (f"| {name} | {task.rule} | {task.symbols:,} |" for name, task in TASKS.items())
+    return "\n".join([head, *rows])
+
+
 TABLES: dict[str, tuple[str, Callable[[], str]]] = {
-    "configuration.md": ("keys", table_of_keys),
     "checks.md": ("checks", table_of_checks),
+    "configuration.md": ("keys", table_of_keys),
+    "own.md": ("tasks", table_of_tasks),
 }
 """By page: the name of its comments, and what stands between them."""
 
