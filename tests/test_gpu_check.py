@@ -21,6 +21,7 @@ def rows_of(out: Path) -> dict[str, list[dict]]:
     return found
 
 
+@pytest.mark.slow
 def test_every_section_runs_and_finds_no_difference(tmp_path):
     pytest.importorskip("transformers")
     out = tmp_path / "out.jsonl"
