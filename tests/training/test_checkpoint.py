@@ -13,7 +13,7 @@ from toytrans.errors import UserError
 from toytrans.training.checkpoint import (
     Progress,
     load_checkpoint,
-    pick_step,
+    pick_steps,
     save_checkpoint,
     saved_steps,
 )
@@ -32,9 +32,9 @@ def test_the_newest_two_and_the_best_are_kept(tmp_path: Path):
     for step, best in ((1, 1), (2, 2), (3, 2), (4, 2), (5, 2)):
         save(tmp_path, step, best)
     assert saved_steps(tmp_path) == [2, 4, 5]
-    assert [pick_step(tmp_path, which) for which in ("best", "last", "4")] == [2, 5, 4]
+    assert [pick_steps(tmp_path, which) for which in ("best", "last", "4")] == [[2], [5], [4]]
     with pytest.raises(UserError, match="no checkpoint 999"):
-        pick_step(tmp_path, "9" * 5000)
+        pick_steps(tmp_path, "9" * 5000)
 
 
 @pytest.mark.usefixtures("here")

@@ -58,6 +58,10 @@ def train(
     ] = None,
     overrides: Overrides = None,
     seed: Annotated[int | None, typer.Option(metavar="N", help="Short for --set seed=N.")] = None,
+    init: Annotated[
+        str | None,
+        typer.Option(metavar="RUN", help="Start from the weights of another run."),
+    ] = None,
     fault: Break = None,
     resume: Annotated[
         bool,
@@ -75,7 +79,7 @@ def train(
     if out_option == "":  # a shell variable that is not set
         raise UserError("--out: empty; name a directory, or leave --out away")
     out = Path(out_option) if out_option else None
-    by_option = {"device": device, "fault": fault, "seed": seed}
+    by_option = {"device": device, "fault": fault, "seed": seed, "train.init": init}
     if file is not None:
         name, config = file.stem, load_config(file, overrides or [], by_option, trust_code)
     elif resume and out is not None:

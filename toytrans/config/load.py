@@ -25,7 +25,12 @@ from toytrans.config.yaml import (
 from toytrans.errors import UserError, did_you_mean
 from toytrans.references import SHIPPED, is_reference, trust
 
-KEY_OPTIONS = {"device": "--device", "fault": "--break", "seed": "--seed"}
+KEY_OPTIONS = {
+    "device": "--device",
+    "fault": "--break",
+    "seed": "--seed",
+    "train.init": "--init",
+}
 """Options of commands that give one key, by that key."""
 
 OF_A_RUN, BESIDE = ("config.yaml", "resolved.yaml"), ("resolved.yaml", "model.safetensors")

@@ -69,6 +69,10 @@ AbsolutePaths = Annotated[Paths, BeforeValidator(_absolute_paths)]
 """A file, or two files of parallel text, with absolute paths."""
 
 
+def _absolute_path(path: str) -> str:
+    return str(Path(path).absolute())
+
+
 def _name_or_code(text: str) -> str:
     return absolute(text) if is_reference(text) else text
 
@@ -308,6 +312,8 @@ class ModelSettings(ModelConfig):
 class TrainConfig(Section):
     """The training."""
 
+    init: Annotated[str, AfterValidator(_absolute_path), _shown_as("run directory")] | None = None
+    """Run whose best weights and vocabulary the training starts with. null means fresh weights."""
     max_steps: Annotated[int, Field(ge=0, le=10**9)] = 1000
     """Number of optimiser steps."""
     max_seconds: Annotated[float, Field(gt=0)] | None = None
@@ -430,6 +436,7 @@ class Settings(Config):
 MAY_DIFFER = (
     "device",
     "model.length_penalty",
+    "train.init",
     "train.max_steps",
     "train.max_seconds",
     "train.stop_at_exact_match",

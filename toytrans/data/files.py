@@ -50,11 +50,16 @@ class FilePairs:
     """The pairs of files. Each file is read once, when it is first asked for."""
 
     def __init__(
-        self, files: FilesConfig, config: Settings, facts: DataFacts | None = None
+        self,
+        files: FilesConfig,
+        config: Settings,
+        facts: DataFacts | None = None,
+        vocabulary: Vocabulary | None = None,
     ) -> None:
-        """files: those that the config names. facts: of the run that was trained on them."""
+        """files: those that the config names. facts: of the run that was trained on them.
+        vocabulary: in place of that of the training file."""
         check_keys(files)
-        self.files, self._facts = files, facts
+        self.files, self._facts, self._given_vocabulary = files, facts, vocabulary
         self._named: dict[Split, Paths | None] = {
             "train": files.train,
             "valid": files.valid,
@@ -73,13 +78,13 @@ class FilePairs:
         file = self._read("train")
         lengths = [len(pair.src) for pair in file.pairs]
         return DataFacts(
-            self._vocabulary(),
+            self._given_vocabulary or self.own_vocabulary(),
             (min(lengths), max(lengths)),
             _target_growth(file.pairs),
             file.sha256,
         )
 
-    def _vocabulary(self) -> Vocabulary:
+    def own_vocabulary(self) -> Vocabulary:
         """All symbols of the training file, held out or not, so that one file has one vocabulary.
         Where others become <unk>, those that are trained on often enough."""
         if self.files.unknown == "error":

@@ -11,6 +11,7 @@ from toytrans.data.task_pairs import Task, TaskPairs
 from toytrans.data.tasks import TASKS
 from toytrans.errors import BadKey, did_you_mean
 from toytrans.references import is_reference, shown
+from toytrans.tokens import Vocabulary
 
 
 def task_of(data: DataConfig) -> Task:
@@ -63,13 +64,19 @@ def too_long(symbols: int, room: int, model: ModelSettings) -> str:
     )
 
 
-def open_dataset(settings: Settings, facts: DataFacts | None = None) -> Dataset:
-    """The pairs that a config names. facts: those of the run that was trained on them."""
+def open_dataset(
+    settings: Settings, facts: DataFacts | None = None, vocabulary: Vocabulary | None = None
+) -> Dataset:
+    """The pairs that a config names.
+
+    facts: those of the run that was trained on them. vocabulary: that which pairs of files take, in
+    place of the symbols of their training file; a task has its own.
+    """
     data = settings.data
     if data.files is not None:
         from toytrans.data.files import FilePairs
 
-        return FilePairs(data.files, settings, facts)
+        return FilePairs(data.files, settings, facts, vocabulary)
     if is_reference(data.task):
         from toytrans.data.own_tasks import open_own_task
 

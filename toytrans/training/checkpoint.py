@@ -164,8 +164,9 @@ def listed_checkpoints(run: Path) -> dict[int, str]:
         return {}
 
 
-def pick_step(run: Path, which: str) -> int:
-    """The step of the checkpoint `best`, `last` or of a number.
+def pick_steps(run: Path, which: str) -> list[int]:
+    """The step of the checkpoint `best`, `last` or of a number; of `average:N` the last N, whose
+    mean is meant.
 
     Raises UserError with the steps that exist, or if the newest, which knows the best, cannot be
     read.
@@ -175,14 +176,23 @@ def pick_step(run: Path, which: str) -> int:
         raise UserError(f"{run}: no checkpoint yet; let `toytrans train` finish, or --resume it")
     if which == "best":
         best = read_progress(run, steps[-1]).best_step
-        return best if best in steps else steps[-1]
-    named = {"last": steps[-1]} | {str(step): step for step in steps}
-    if which not in named:
+        return [best] if best in steps else steps[-1:]
+    if which == "last":
+        return steps[-1:]
+    if averaged := re.fullmatch(r"average:([1-9]\d{0,8})", which):
+        number = int(averaged[1])
+        if number > len(steps):
+            raise UserError(
+                f"{run}: no {number} checkpoints to average, but {len(steps)}; train with a larger "
+                "train.keep_checkpoints"
+            )
+        return steps[-number:]
+    if which not in map(str, steps):
         listed = ", ".join(map(str, steps))
         raise UserError(
-            f"{run}: no checkpoint {which}; there are best, last and the steps {listed}"
+            f"{run}: no checkpoint {which}; there are best, last, average:N and the steps {listed}"
         )
-    return named[which]
+    return [int(which)]
 
 
 # Writing and deleting ----------------------------------------------------------------------------
@@ -389,14 +399,24 @@ def weights_of(model: Seq2Seq) -> Tensors:
     return {f"weights/{name}": tensor for name, tensor in weights.items()}
 
 
-def load_weights(model: Seq2Seq, run: Path, step: int) -> None:
-    """Give a model the weights of a checkpoint. Raises UserError if it cannot be read, or is of
-    another model."""
-    _, tensors = load_checkpoint(run, step)
-    of_training = ("optimizer/", "random/")
-    weights = {name: x for name, x in tensors.items() if not name.startswith(of_training)}
-    with checkpoint_errors(run, step):
-        copy_into(weights_of(model), weights)
+def load_weights(model: Seq2Seq, run: Path, *steps: int) -> None:
+    """Give a model the weights of a checkpoint, or the mean of those of several, which is taken in
+    fp64. Raises UserError if one cannot be read, or is of another model."""
+    weights = weights_of(model)
+    sums = dict[str, Tensor]()
+    for step in steps:
+        _, tensors = load_checkpoint(run, step)
+        of_training = ("optimizer/", "random/")
+        saved = {name: x for name, x in tensors.items() if not name.startswith(of_training)}
+        with checkpoint_errors(run, step):
+            copy_into(weights, saved)
+        for name, tensor in weights.items():
+            if tensor.is_floating_point():  # a count, say, stays that of the last step
+                sums[name] = sums.get(name, 0) + tensor.double()
+    if len(steps) > 1:
+        with torch.no_grad():
+            for name, total in sums.items():
+                weights[name].copy_(total / len(steps))
 
 
 def copy_into(ours: Tensors, theirs: Tensors) -> None:

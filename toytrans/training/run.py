@@ -39,7 +39,7 @@ from toytrans.training.checkpoint import (
     Progress,
     checkpoint_file,
     load_weights,
-    pick_step,
+    pick_steps,
     read_progress,
     read_trained_with,
     saved_steps,
@@ -103,7 +103,8 @@ class Run:
     """A run directory, and what can be asked of the model of one of its checkpoints.
 
     path: the directory. config: its settings. facts: what it remembers of its data.
-    checkpoint: best, last or a step. device: of the model, as in a config.
+    checkpoint: best, last, a step, or average:N for the mean of the last N. device: of the model,
+        as in a config.
     """
 
     def __init__(
@@ -158,7 +159,7 @@ class Run:
     def with_model(self, model: Seq2Seq, step: int) -> "Run":
         """The same run with another model: a copy of its own, or one that is being trained."""
         other = Run(self.path, self.config, self.facts, str(step), self.device)
-        other.model, other.step = model, step
+        other.model, other.model_steps = model, [step]
         return other
 
     # What it holds
@@ -234,9 +235,24 @@ class Run:
     # Its model
 
     @cached_property
+    def model_steps(self) -> list[int]:
+        """The steps of the checkpoints whose mean the model is: one, unless an average was asked
+        for. Raises UserError with those that exist if one does not."""
+        return pick_steps(self.path, self.checkpoint)
+
+    @property
     def step(self) -> int:
-        """The step of the checkpoint. Raises UserError with those that exist if it does not."""
-        return pick_step(self.path, self.checkpoint)
+        """The step of the checkpoint; the last one of an average. Raises UserError if there is no
+        such checkpoint."""
+        return self.model_steps[-1]
+
+    @property
+    def which_step(self) -> str:
+        """The checkpoint in words, for titles: step 400, or mean of steps 200, 300 and 400."""
+        *others, last = self.model_steps
+        if not others:
+            return f"step {last}"
+        return f"mean of steps {', '.join(map(str, others))} and {last}"
 
     @cached_property
     def model(self) -> Seq2Seq:
@@ -245,13 +261,13 @@ class Run:
         self.check_settings()
         model = build_model(self.config, self.facts.vocabulary)
         self._pick_again_if_gone()
-        load_weights(model, self.path, self.step)
+        load_weights(model, self.path, *self.model_steps)
         return model.eval().to(choose_device(self.device))
 
     def _pick_again_if_gone(self) -> None:
         """A training that goes on removes older checkpoints: the best one of a moment ago too."""
-        if not checkpoint_file(self.path, self.step).exists():
-            self.step = pick_step(self.path, self.checkpoint)
+        if not all(checkpoint_file(self.path, step).exists() for step in self.model_steps):
+            self.model_steps = pick_steps(self.path, self.checkpoint)
 
     def check_settings(self) -> None:
         """Raise UserError if the settings are not those that the weights were trained with."""
@@ -288,12 +304,12 @@ class Run:
     def title(self) -> str:
         """Path, step and fault."""
         remark = fault_remark(self.config.fault)
-        return f"{self.path}, step {self.step}" + (f"; {remark}" if remark else "")
+        return f"{self.path}, {self.which_step}" + (f"; {remark}" if remark else "")
 
     def __repr__(self) -> str:
         about = f"{self.config.data.task or 'files'}, {count_parameters(self.model):,} parameters"
         remark = fault_remark(self.config.fault)
-        return f"Run({self.path}: {about}, step {self.step}{remark and f', {remark}'})"
+        return f"Run({self.path}: {about}, {self.which_step}{remark and f', {remark}'})"
 
     def live(self) -> "LivePage":
         """The page in which the model of this run runs, as `toytrans live` writes it: a notebook

@@ -42,6 +42,7 @@ from toytrans.training.writer import RunWriter, new_run
 if TYPE_CHECKING:
     from toytrans.training.graphs import StepGraphs
     from toytrans.training.resume import ResumedRun
+    from toytrans.training.start import Start
 
 
 @contextlib.contextmanager
@@ -120,14 +121,22 @@ def prepare(
     chosen = choose_device(device or settings.device)
     with naming_origins(config.origins):
         check_fault(settings.fault, settings.model)
-        dataset = open_dataset(settings)
+        start = start_of(settings) if saved is None else None
+        before = saved.run if saved is not None else start.run if start is not None else None
+        dataset = open_dataset(settings, vocabulary=before.vocabulary if before else None)
         if saved is not None:
             saved.check_data(dataset.facts)
+        if start is not None:
+            start.check_symbols(dataset)
         check_dataset(settings, dataset)
     asked = saved.precision if saved is not None else settings.train.precision
     precision = choose_precision(asked, chosen, settings.model.d_model)
     step_graphs = open_graphs(settings, chosen, precision, processes, report)
     model = new_model(settings, dataset, precision, chosen)
+    if start is not None:
+        with naming_origins(config.origins):
+            start.give_weights(model)
+        report(str(start))
     return Trainer(settings, dataset, model, precision, step_graphs=step_graphs)
 
 
@@ -140,6 +149,15 @@ def new_model(
     model = build_model(settings, dataset.facts.vocabulary)
     check_dtype(model, precision)
     return model.to(device)
+
+
+def start_of(settings: Settings) -> "Start | None":
+    """The run whose weights a new training starts with; None for fresh weights."""
+    if settings.train.init is None:
+        return None
+    from toytrans.training.start import Start
+
+    return Start(settings)
 
 
 def open_graphs(
