@@ -82,7 +82,7 @@ def faults(folder: Path, seeds: range) -> Iterator[str]:
                 trained("textbook", folder / f"{group}-{fault}", seed, changes | {"fault": fault})
                 for seed in seeds
             ]
-            exact = " ".join(f"{in_range(run)['exact_match']:.3f}" for run in runs)
+            exact = " ".join(f"{in_range(run)['free_exact_match']:.3f}" for run in runs)
             losses = [
                 span([run.records[-1][key] for run in runs]) for key in ("loss", "valid_loss")
             ]
@@ -94,12 +94,12 @@ def faults(folder: Path, seeds: range) -> Iterator[str]:
             run = trained("textbook", folder / "textbook-None", seed, sound)
             plant(fault, run.model)
             parts.append(in_range(run))
-        exact = " ".join(f"{part['exact_match']:.3f}" for part in parts)
+        exact = " ".join(f"{part['free_exact_match']:.3f}" for part in parts)
         yield f"| planted | {fault} | {exact} | - | {span([part['loss'] for part in parts])} |"
 
 
 def in_range(run: toytrans.Run) -> dict[str, Any]:
-    return run.evaluate().parts()["in_range"]
+    return run.evaluate().parts["in_range"]
 
 
 # Parts: docs/teaching.md, "Leave a part out" ---------------------------------------------------
@@ -232,8 +232,10 @@ def first_solved(run: toytrans.Run) -> str:
 
 def mean_over(run: toytrans.Run, lengths: range) -> float:
     """The mean over lengths of exact match, on 100 pairs of each."""
-    scores = run.evaluate((1, 20), examples=2000)
-    return statistics.fmean(scores.summary(n, n)["exact_match"] for n in lengths)
+    rows = run.evaluate((1, 20), examples=2000).by_length
+    return statistics.fmean(
+        row.numbers["free_exact_match"] for row in rows if row.shortest in lengths
+    )
 
 
 def speeds(trainers: dict[str, Trainer]) -> dict[str, dict[int, float]]:

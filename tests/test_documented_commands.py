@@ -269,7 +269,7 @@ def test_every_command_of_toytrans_is_documented():
 def test_the_first_command_ends_as_readme_shows(trained: tuple[Path, str]):
     """Solved in range and lost beyond, on the same numbers of pairs."""
     assert FIRST in SOURCES[README]
-    row = r"^  ((?:valid|test) .*?)  +([\d,]+) +([01]\.\d+)  "
+    row = r"^ ((?:valid|test) .*?)  +([\d,]+) +([01]\.\d+)  "
     printed, shown = (
         re.findall(row, text, re.MULTILINE) for text in (trained[1], README.read_text())
     )

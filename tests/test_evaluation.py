@@ -1,6 +1,7 @@
 """What is counted of each pair, how it is summed, and which pairs are measured."""
 
 import math
+import random
 
 import pytest
 import torch
@@ -13,11 +14,11 @@ from toytrans.data.open import open_dataset
 from toytrans.data.pairs import DataFacts, Pairs
 from toytrans.data.selection import Selection, pairs_of_split, trained_lengths
 from toytrans.errors import UserError
-from toytrans.evaluation import evaluate, first_of_each, translate
+from toytrans.evaluation import evaluate, first_of_each, free_of, translate
+from toytrans.metrics import COLUMNS_FORCED, COLUMNS_FREE, COUNTS_FREE, edits
 from toytrans.model.decoding import search
 from toytrans.outputs import Outputs
-from toytrans.score_tables import LengthGroup, group_lengths
-from toytrans.scores import Scores, wilson_interval
+from toytrans.scores import Scores, Span, spans_of, wilson_interval
 from toytrans.tokens import BOS_ID, EOS_ID, FIRST_SYMBOL_ID, Vocabulary
 
 A, B, C = 5, 6, 7
@@ -57,12 +58,13 @@ def test_counts_are_those_of_one_row_at_a_time(monkeypatch):
         right += int((logits.argmax(-1) == batch.tgt_out).sum())
         tokens += batch.tgt_out.numel()
         exact += search(model, batch.src).tokens.tolist() == batch.tgt_out.tolist()
-    total = scores.summary()
-    assert (total["examples"], total["token_accuracy"]) == (20, right / tokens)
-    assert total["exact_match"] == exact / 20
+    total = scores.numbers()
+    assert (total["pairs"], total["forced_token_accuracy"]) == (20, right / tokens)
+    assert total["free_exact_match"] == exact / 20
     assert total["loss"] == pytest.approx(loss / tokens)
+    assert total["perplexity"] == pytest.approx(math.exp(loss / tokens))
     assert math.exp(total["loss"]) > 2, "an untrained model is uncertain"
-    assert sum(scores.summary(n, n)["examples"] for n in scores.lengths) == 20
+    assert sum(scores.numbers(n, n)["pairs"] for n in scores.lengths) == 20
     assert scores.lengths == sorted(set(pairs.src_length.tolist()))
 
 
@@ -88,13 +90,17 @@ def test_outputs_are_compared_place_by_place():
             [EOS_ID, 0, 0, 0, 0],
         ]
     )
-    columns = evaluation._compare(said, expected, unknown=-1)
-    found = {name: column.int().tolist() for name, column in columns.items()}
-    assert found["free_exact"] == [1, 0, 0, 0, 0, 0, 0, 1]
-    assert found["free_tokens"] == [4, 3, 1, 3, 3, 1, 0, 1]
-    assert found["ended"] == [1, 1, 1, 1, 0, 0, 1, 1]
-    assert found["surplus"] == [0, 0, -2, 1, 1, -2, -3, 0]
-    assert found["first_error"] == [0, 2, 2, 4, 4, 1, 1, 0]
+    free = free_of(said, expected, unknown=-1)
+    found = {name: count(free).int().tolist() for name, count in COLUMNS_FREE.items()}
+    assert found["decoded"] == [1] * 8 and found["decoded_symbols"] == [3] * 7 + [0]
+    assert found["free_exact_match"] == [1, 0, 0, 0, 0, 0, 0, 1]
+    assert found["wrong"] == [0, 1, 1, 1, 1, 1, 1, 0]
+    assert found["free_token_accuracy"] == [4, 3, 1, 3, 3, 1, 0, 1]
+    assert found["free_symbol_error_rate"] == [0, 1, 2, 1, 2, 2, 3, 0]
+    assert found["free_first_error"] == [0, 2, 2, 4, 4, 1, 1, 0]
+    assert found["ended_early"] == [0, 0, 1, 0, 0, 0, 1, 0]
+    assert found["ended_late"] == [0, 0, 0, 1, 0, 0, 0, 0]
+    assert found["never_ended"] == [0, 0, 0, 0, 1, 1, 0, 0]
 
 
 def test_the_symbol_of_unknown_ones_is_never_right():
@@ -115,10 +121,15 @@ def test_the_symbol_of_unknown_ones_is_never_right():
         facts = DataFacts(Vocabulary(VOCABULARY.symbols, unknown=unknown), (0, 6))
         columns = evaluate(model, pairs, facts).columns
         right = ~holds if unknown else torch.ones_like(holds)
-        assert columns["free_exact"].bool().tolist() == right.tolist()
-        assert columns["forced_exact"].bool().tolist() == right.tolist()
+        assert columns["free_exact_match"].bool().tolist() == right.tolist()
+        assert columns["forced_exact_match"].bool().tolist() == right.tolist()
         wrong_tokens = (pairs.tgt == most).sum(1) if unknown else 0
-        assert columns["forced_tokens"].equal(pairs.tgt_length + 1 - wrong_tokens)
+        assert columns["forced_token_accuracy"].equal(
+            (pairs.tgt_length + 1 - wrong_tokens).double()
+        )
+        assert columns["free_symbol_error_rate"].equal(
+            torch.zeros(len(pairs)).double() + wrong_tokens
+        )
 
 
 @torch.no_grad()
@@ -145,34 +156,64 @@ def test_saved_scores_are_those_of_the_search(beam):
         assert line["source"].split() == VOCABULARY.decode(src[0].tolist())
 
 
-def test_a_summary_divides_once():
+def test_edits_are_those_of_the_table_by_hand():
+    """Levenshtein's distance, one pair at a time, by the recursion of its definition."""
+
+    def distance(a: tuple[int, ...], b: tuple[int, ...]) -> int:
+        if not a or not b:
+            return len(a) + len(b)
+        replaced = distance(a[1:], b[1:]) + (a[0] != b[0])
+        return min(replaced, distance(a[1:], b) + 1, distance(a, b[1:]) + 1)
+
+    draw = random.Random(0)
+    sides = [[tuple(draw.choices((A, B), k=draw.randrange(6))) for _ in range(60)] for _ in "ab"]
+    padded = [
+        torch.tensor([[*ids, EOS_ID, *[0] * (5 - len(ids))] for ids in side]) for side in sides
+    ]
+    padded[0][0] = torch.tensor([A, B, A, B, A, B])  # no end
+    sides[0][0] = (A, B, A, B, A, B)
+    expected = [distance(*both) for both in zip(*sides, strict=True)]
+    assert edits(*padded).tolist() == expected and len(set(expected)) > 4
+
+
+def test_numbers_are_divided_once():
     """Ten pairs, the first four of them decoded."""
     columns = {
         "length": [1] * 4 + [2] * 6,
+        "pairs": [1] * 10,
         "tokens": [4] * 10,
-        "forced_tokens": [4, 4, 2, 2, 4, 4, 4, 2, 2, 2],
-        "forced_exact": [1, 1, 0, 0, 1, 1, 1, 0, 0, 0],
+        "forced_token_accuracy": [4, 4, 2, 2, 4, 4, 4, 2, 2, 2],
+        "forced_exact_match": [1, 1, 0, 0, 1, 1, 1, 0, 0, 0],
         "decoded": [1] * 4 + [0] * 6,
-        "free_exact": [1] + [0] * 9,
-        "free_tokens": [4, 2, 1, 1] + [0] * 6,
-        "surplus": [0, -2, 3, 3] + [0] * 6,
-        "ended": [1, 1] + [0] * 8,
-        "first_error": [0, 3, 8, 8] + [0] * 6,
+        "decoded_tokens": [4] * 4 + [0] * 6,
+        "decoded_symbols": [3] * 4 + [0] * 6,
+        "wrong": [0, 1, 1, 1] + [0] * 6,
+        "ended_early": [0, 1] + [0] * 8,
+        "ended_late": [0] * 10,
+        "never_ended": [0, 0, 1, 1] + [0] * 6,
+        "free_exact_match": [1] + [0] * 9,
+        "free_token_accuracy": [4, 2, 1, 1] + [0] * 6,
+        "free_symbol_error_rate": [0, 2, 4, 3] + [0] * 6,
+        "free_first_error": [0, 3, 8, 7] + [0] * 6,
     }
+    assert columns.keys() == {"length", *COLUMNS_FORCED, *COLUMNS_FREE}
     tensors = {name: torch.tensor(column) for name, column in columns.items()}
     scores = Scores(tensors, {1: 5.0, 2: 15.0}, (1, 2))
-    found = scores.summary()
-    assert found["exact_match"] == 1 / 4 and found["forced_exact_match"] == 5 / 10
-    assert found["exact_match_difference"] == -1 / 4
-    assert found["token_accuracy"] == 30 / 40 and found["free_token_accuracy"] == 8 / 16
-    assert found["token_accuracy_difference"] == -4 / 16
-    assert (found["wrong"], found["first_error_median"], found["first_error_earliest"]) == (3, 8, 3)
-    assert (found["eos_early"], found["eos_late"], found["eos_never"]) == (1, 0, 2)
-    assert (found["low"], found["high"]) == wilson_interval(1, 4)
-    assert found["loss"] == 20 / 40 and scores.summary(1, 1)["loss"] == 5 / 16
-    nothing = scores.summary(0, 0)
-    assert nothing["first_error_median"] is None
-    assert nothing["examples"] == nothing["exact_match"] == nothing["loss"] == 0
+    found = scores.numbers()
+    assert found["free_exact_match"] == 1 / 4 and found["forced_exact_match"] == 5 / 10
+    assert found["free_less_forced_exact_match"] == -1 / 4
+    assert found["forced_token_accuracy"] == 30 / 40 and found["free_token_accuracy"] == 8 / 16
+    assert found["free_symbol_error_rate"] == 9 / 12
+    assert (found["wrong"], found["free_first_error"]) == (3, 18 / 3)
+    assert (found["ended_early"], found["ended_late"], found["never_ended"]) == (1, 0, 2)
+    assert found["intervals"] == {
+        "free_exact_match": wilson_interval(1, 4),
+        "forced_exact_match": wilson_interval(5, 10),
+    }
+    assert found["loss"] == 20 / 40 and scores.numbers(1, 1)["loss"] == 5 / 16
+    assert scores.numbers(2)["free_exact_match"] is None, "none of these was decoded"
+    nothing = scores.numbers(0, 0)
+    assert nothing["pairs"] == 0 and nothing["loss"] is None
 
 
 def test_greedy_exact_match_is_that_of_teacher_forcing():
@@ -184,14 +225,11 @@ def test_greedy_exact_match_is_that_of_teacher_forcing():
     with torch.no_grad():  # says less than it could, so that it is right now and then
         model.src_embedding.weight[5:] = 0
     found = evaluate(model, pairs, DataFacts(VOCABULARY, (0, 2)))
-    total = found.summary()
-    assert total["decoded"] == total["examples"] == 300
+    total = found.numbers()
+    assert total["decoded"] == total["pairs"] == 300
     assert 0 < total["wrong"] < 300, "some are right and some are not"
-    assert total["exact_match"] == total["forced_exact_match"]
-    assert found.columns["free_exact"].equal(found.columns["forced_exact"])
-    both = (found + found).summary()
-    assert (both["examples"], both["wrong"]) == (600, 2 * total["wrong"])
-    assert both["loss"] == pytest.approx(total["loss"])
+    assert total["free_exact_match"] == total["forced_exact_match"]
+    assert found.columns["free_exact_match"].equal(found.columns["forced_exact_match"])
 
 
 def test_only_some_pairs_of_each_length_are_decoded():
@@ -202,30 +240,31 @@ def test_only_some_pairs_of_each_length_are_decoded():
     some = evaluate(model, pairs, facts, decode=3)
     rows = first_of_each(pairs.src_length, 3)
     alone = evaluate(model, pairs.take(rows), facts)
-    forced = ("examples", "token_accuracy", "forced_exact_match", "loss")
     for length in some.lengths:
-        found, of_all, decoded = (each.summary(length, length) for each in (some, whole, alone))
-        assert found["decoded"] == 3 < found["examples"]
+        found, of_all, decoded = (each.numbers(length, length) for each in (some, whole, alone))
+        assert found["decoded"] == 3 < found["pairs"]
+        intervals = found.pop("intervals")
         for key in found:
-            assert found[key] == (of_all if key in forced else decoded)[key], key
+            free = key in COUNTS_FREE or key.startswith("free")
+            assert found[key] == (decoded if free else of_all)[key], key
+        assert intervals["free_exact_match"] == decoded["intervals"]["free_exact_match"]
 
 
-def test_groups_of_lengths_are_few_round_and_on_one_side_of_the_training_lengths():
-    assert group_lengths([3, 5], (1, 9)) == [
-        LengthGroup(3, 3, "in_range"),
-        LengthGroup(5, 5, "in_range"),
-    ]
-    found = group_lengths(range(1, 401), (1, 25))
+def test_spans_of_lengths_are_few_round_and_on_one_side_of_the_training_lengths():
+    assert spans_of([3, 5], (1, 9)) == [Span(3, 3, "in_range"), Span(5, 5, "in_range")]
+    found = spans_of(range(1, 401), (1, 25))
     inside, beyond = "in_range", "beyond"
-    assert found[:3] == [
-        LengthGroup(1, 20, inside),
-        LengthGroup(21, 25, inside),
-        LengthGroup(26, 40, beyond),
+    assert found[:4] == [
+        Span(1, 10, inside),
+        Span(11, 20, inside),
+        Span(21, 25, inside),
+        Span(26, 30, beyond),
     ]
-    assert found[-1] == LengthGroup(381, 400, beyond) and len(found) == 21
-    parts = [group.part for group in group_lengths([1, 2, 3, 4], (2, 3))]
+    assert found[-1] == Span(391, 400, beyond) and len(found) == 41
+    assert [span.low for span in spans_of(range(1, 51), (1, 10))] == [*range(1, 51)]
+    parts = [span.part for span in spans_of([1, 2, 3, 4], (2, 3))]
     assert parts == ["below", "in_range", "in_range", "beyond"]
-    assert len(group_lengths(range(0, 5001, 7), (50, 60))) <= 25
+    assert len(spans_of(range(0, 5001, 7), (50, 60))) <= 50
 
 
 def test_a_tasks_pairs_are_chosen_by_the_length_of_their_targets():

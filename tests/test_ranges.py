@@ -52,23 +52,24 @@ def test_each_range_has_its_share(here: Path, command: Command):
     assert len(set(shares.values())) == 3, "no two of them can be taken for each other"
 
     found = json.loads(command("eval", "r", "--json").out)
-    assert {part: found[part]["exact_match"] for part in RANGES} == shares
-    assert [row["exact_match"] for row in found["by_length"]] == [
+    parts = found["parts"]
+    assert {part: parts[part]["free_exact_match"] for part in RANGES} == shares
+    assert [row["numbers"]["free_exact_match"] for row in found["by_length"]] == [
         share(range(n, n + 1)) for n in range(1, 13)
     ]
     for part, lengths in RANGES.items():
-        assert found[part]["examples"] == 10 * len(lengths)
+        assert parts[part]["pairs"] == 10 * len(lengths)
     for words, there in (("1:6", ["below", "in_range"]), ("9:9", ["beyond"])):
         found = json.loads(command("eval", "r", "--lengths", words, "--json").out)
-        assert [part for part in RANGES if part in found] == there
+        assert [part for part in RANGES if part in found["parts"]] == there
 
     (group,) = json.loads(command("eval", "r", "twin", "--lengths", "1:12", "--json").out)["groups"]
     for part in RANGES:
-        assert group["runs"][0]["values"][part] == pytest.approx(shares[part])
-        assert group["summaries"][part]["mean"] == pytest.approx(shares[part])
+        assert group["runs"][0]["parts"][part]["free_exact_match"] == shares[part]
+        assert group["summaries"]["free_exact_match"][part]["mean"] == pytest.approx(shares[part])
     assert command("eval", "r", "--lengths", "1:12", "--csv", "t.csv").code == 0
     rows = list(csv.DictReader(Path("t.csv").read_text().splitlines()))
-    exact = [row for row in rows if row["metric"] == "exact_match_free_running"]
+    exact = [row for row in rows if row["metric"] == "free_exact_match"]
     of_parts = {row["part"]: float(row["value"]) for row in exact if not row["shortest"]}
     assert {part: of_parts[part] for part in RANGES} == pytest.approx(shares)
     spans = {row["shortest"]: row["part"] for row in exact if row["shortest"]}

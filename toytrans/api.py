@@ -14,8 +14,8 @@ from toytrans.config.load import check_and_trust, lay_over, read_tree, set_key
 from toytrans.config.schema import Config
 from toytrans.config.yaml import IN_PYTHON, Tree
 from toytrans.errors import UserError
+from toytrans.measurement import Measure
 from toytrans.sweeps import comparison
-from toytrans.sweeps.measure import of_lengths
 from toytrans.sweeps.sweep import SWEEPS, plan, write
 from toytrans.training.devices import tuned
 from toytrans.training.folder import Record
@@ -220,12 +220,14 @@ def sweep(
             lay_over(tree, text, "grid")
         return check_and_trust(tree)
 
+    span = checked_lengths(lengths)
+    measure = Measure(lengths=span, examples=examples) if span or examples else None
     planned = plan(
         SWEEPS / _name_of(config, with_changes(())) if out is None else Path(out),
         with_changes,
         [f"{key}={','.join(map(_as_yaml, values))}" for key, values in (grid or {}).items()],
         known,
-        of_lengths(checked_lengths(lengths), examples),
+        measure,
         on=on,
     )
     logger.info(planned.beginning())

@@ -1,9 +1,8 @@
-"""Evaluation: every pair is scored, some are decoded, and each is compared with its target.
+"""Evaluation: every pair is scored, some are decoded, and what `metrics` counts is counted in each.
 
 Free-running: the model reads its own greedy (or beam) output. Exact match is the proportion of
 outputs that equal the target through EOS.
-Teacher-forced: every token is predicted from the true tokens before it. Loss and token accuracy are
-measured this way.
+Teacher-forced: every token is predicted from the true tokens before it, as for the loss.
 
 The symbol <unk>, which stands for symbols that training lacks, is never right: neither in an output
 nor as a prediction, whatever the target is.
@@ -13,7 +12,7 @@ exact match, up to rounding and to targets beyond the decoding limit.
 """
 
 import contextlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 
 import torch
 from torch import Tensor
@@ -21,10 +20,11 @@ from torch.nn import functional as F
 
 from toytrans.data.batches import Batch, evaluation_batches
 from toytrans.data.pairs import DataFacts, Pairs, Side, pad_rows
+from toytrans.metrics import COLUMNS_FORCED, COLUMNS_FREE, Forced, Free, Of, nats
 from toytrans.model.decoding import search
 from toytrans.model.seq2seq import Seq2Seq
-from toytrans.scores import FORCED_COLUMNS, FREE_COLUMNS, Columns, Scores
-from toytrans.tokens import EOS_ID, PAD_ID
+from toytrans.scores import Columns, Scores
+from toytrans.tokens import PAD_ID
 
 BATCH_TOKENS = 16_384
 """Padded tokens of a batch, at most."""
@@ -56,32 +56,39 @@ def evaluate(
     """
     lengths = pairs.length(side)
     chosen = first_of_each(lengths, decode)
-    names = (*FORCED_COLUMNS, "decoded", *FREE_COLUMNS)
-    columns = {"length": lengths} | {name: torch.zeros_like(lengths) for name in names}
-    columns["decoded"][chosen] = 1
+    columns = {
+        name: torch.zeros(len(pairs), dtype=torch.float64)
+        for name in (*COLUMNS_FORCED, *COLUMNS_FREE)
+    }
     losses: dict[int, float] = {}
     unknown = facts.vocabulary.unknown_id
     done, total = 0, len(pairs) + len(chosen)
     with _in_eval_mode(model):
         for batch, rows in _batches(model, pairs):
-            measured, row_losses = _score_forced(model, batch, unknown)
-            for name, column in measured.items():
-                columns[name][rows] = column.long()
-            _add_by_length(losses, lengths[rows], row_losses)
+            forced = Forced(model(batch.src, batch.tgt_in), batch.tgt_out, unknown)
+            _fill(columns, rows, COLUMNS_FORCED, forced)
+            _add_by_length(losses, lengths[rows], nats(forced))
             done += len(rows)
             if follow:
                 follow(done, total)
         for batch, rows in _batches(model, pairs.take(chosen)):
             tokens = search(model, batch.src, beam=beam, target_growth=facts.target_growth).tokens
-            measured = _compare(tokens, batch.tgt_out, unknown)
-            for name, column in measured.items():
-                columns[name][chosen[rows]] = column.long()
+            free = free_of(tokens, batch.tgt_out, unknown)
+            _fill(columns, chosen[rows], COLUMNS_FREE, free)
             if keep:
-                keep(chosen[rows], batch, tokens, measured["free_exact"])
+                keep(chosen[rows], batch, tokens, free.right)
             done += len(rows)
             if follow:
                 follow(done, total)
-    return Scores(columns, losses, facts.train_length, side)
+    return Scores({"length": lengths} | columns, losses, facts.train_length, side)
+
+
+def _fill(
+    columns: Columns, rows: Tensor, counted: Mapping[str, Callable[[Of], Tensor]], batch: Of
+) -> None:
+    """Put what is counted of a batch into the rows (B,) of its pairs."""
+    for name, count in counted.items():
+        columns[name][rows] = count(batch).cpu().double()
 
 
 def first_of_each(lengths: Tensor, count: int | None) -> Tensor:
@@ -128,45 +135,12 @@ def _batches(model: Seq2Seq, pairs: Pairs) -> Iterator[tuple[Batch, Tensor]]:
         yield batch.to(device), rows
 
 
-def _score_forced(model: Seq2Seq, batch: Batch, unknown: int) -> tuple[Columns, Tensor]:
-    """The teacher-forced columns of a batch, (B,) each, and the loss (B,) of each row in nats.
-
-    unknown: the id that is never right.
-    """
-    logits = model(batch.src, batch.tgt_in)
-    real = batch.tgt_out != PAD_ID
-    labels = batch.tgt_out.masked_fill(batch.tgt_out == unknown, -1)  # no prediction is -1
-    losses = F.cross_entropy(
-        logits.transpose(1, 2), batch.tgt_out, ignore_index=PAD_ID, reduction="none"
-    )
-    greedy = logits[..., EOS_ID:].argmax(-1) + EOS_ID  # decoding never emits PAD or BOS
-    columns = {
-        "tokens": real.sum(1).cpu(),
-        "forced_tokens": ((logits.argmax(-1) == labels) & real).sum(1).cpu(),
-        "forced_exact": ((greedy == labels) | ~real).all(1).cpu(),
-    }
-    return columns, losses.cpu().double().sum(1)
-
-
-def _compare(tokens: Tensor, expected: Tensor, unknown: int) -> Columns:
-    """The free-running columns of a batch, (B,) each.
-
-    tokens (B, L), expected (B, T): outputs and targets, PAD after their ends.
-    unknown: the id that is never right.
-    """
-    tokens, expected = tokens.cpu(), expected.cpu()
-    width = max(tokens.shape[1], expected.shape[1])
-    tokens = F.pad(tokens, (0, width - tokens.shape[1]), value=PAD_ID)
-    expected = F.pad(expected, (0, width - expected.shape[1]), value=PAD_ID)
-    same, real = (tokens == expected) & (tokens != unknown), expected != PAD_ID
-    exact = same.all(1)
-    return {
-        "free_tokens": (same & real).sum(1),
-        "free_exact": exact,
-        "surplus": (tokens != PAD_ID).sum(1) - real.sum(1),
-        "ended": (tokens == EOS_ID).any(1),
-        "first_error": (same.int().argmin(1) + 1).where(~exact, 0),
-    }
+def free_of(output: Tensor, target: Tensor, unknown: int) -> Free:
+    """Outputs (B, L) beside targets (B, T), on the CPU and of one width."""
+    output, target = output.cpu(), target.cpu()
+    width = max(output.shape[1], target.shape[1])
+    output = F.pad(output, (0, width - output.shape[1]), value=PAD_ID)
+    return Free(output, F.pad(target, (0, width - target.shape[1]), value=PAD_ID), unknown)
 
 
 @torch.no_grad()

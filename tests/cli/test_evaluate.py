@@ -41,11 +41,11 @@ def test_lengths_may_be_those_of_targets(here: Path, command: Command, refused):
     assert command("train", "c.yaml", "--out", "r").code == 0
     by_target = ("eval", "r", "--length-of", "tgt")
     found = json.loads(command(*by_target, "--json").out)
-    assert [row["length"] for row in found["by_length"]] == [2, 3, 4, 5, 6, 7, 8]
-    assert (found["length_of"], found["train_length"]) == ("tgt", [2, 5])
-    assert (found["in_range"]["examples"], found["beyond"]["examples"]) == (4, 3)
+    assert [row["shortest"] for row in found["by_length"]] == [2, 3, 4, 5, 6, 7, 8]
+    assert (found["measure"]["length_of"], found["train_length"]) == ("tgt", [2, 5])
+    assert [found["parts"][part]["pairs"] for part in ("in_range", "beyond")] == [4, 3]
     some = json.loads(command(*by_target, "--lengths", "6:7", "--json").out)
-    assert [row["length"] for row in some["by_length"]] == [6, 7]
+    assert [row["shortest"] for row in some["by_length"]] == [6, 7]
     assert "per target length" in command(*by_target).out
     assert "no target of such a length" in refused(*by_target, "--lengths", "20:30")
     Path("train.tsv").unlink()
@@ -72,7 +72,9 @@ def test_every_output_can_be_saved(here: Path, command: Command, refused):
     assert [line["right"] for line in saved] == [
         line["output"] == t for line, (_, t) in zip(saved, rows, strict=True)
     ]
-    assert sum(line["right"] for line in saved) == round(measured["exact_match"] * len(rows))
+    assert sum(line["right"] for line in saved) == round(
+        measured["parts"]["all"]["free_exact_match"] * len(rows)
+    )
     assert all(line["score"] < 0 for line in saved)
 
     command(*given, "--save", "some.jsonl", "--lengths", "1:1", "--decode", "2")
@@ -92,6 +94,6 @@ def test_a_symbol_that_is_read_as_unknown_is_named(here: Path, command: Command,
     assert len(answer.out.splitlines()) == 2
     Path("new.tsv").write_text("a x\tx a\na b\tb a\n")
     measured = json.loads(command("eval", "r", "--pairs", "new.tsv", "--json").out)
-    assert measured["examples"] == 2
+    assert measured["parts"]["all"]["pairs"] == 2
     command("train", "c.yaml", "--out", "s", "--set", "data.files.unknown=error")
     assert "symbol 'x' is not in the vocabulary" in refused("translate", "s", "a x")

@@ -11,8 +11,8 @@ from conftest import Command
 
 from live.test_page import counts_of, text_of
 from toytrans import load
-from toytrans.data.selection import Selection
 from toytrans.live.page import learning_page
+from toytrans.measurement import Measure
 
 TINY = "#size=16.1.1.1.16&lengths=1.3&steps=40"
 """A model that has learned in a moment, though not much."""
@@ -223,8 +223,8 @@ def test_it_is_carried_home(still: Callable[..., Any], here: Path, command: Comm
         saved.value.save_as(f"home/{file}")
     run = load("home", device="cpu")
     assert run.config.data.task == "reverse" and run.config.model.d_model == 16
-    scores = run.measure("valid", Selection(examples=500)).summary()
-    assert round(500 * scores["exact_match"]) == alone
+    scores = run.measure(Measure(split="valid", examples=500))
+    assert round(500 * scores["free_exact_match"]) == alone
     Path("lines.txt").write_text(f"{line}\n")
     assert f"{alone / of:.3f}" in command("exercise", "grade", "lines.txt").out
     page.click("label:has(#learn-scale)")

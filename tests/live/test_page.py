@@ -18,9 +18,9 @@ from conftest import ANCHORED, Command, call, made_once, tensors_of, tiny_yaml
 from live.switched import switched
 from toytrans import load
 from toytrans.data.batches import Batch
-from toytrans.data.selection import Selection
 from toytrans.inspection.record import capture
 from toytrans.live import payload as payloads
+from toytrans.measurement import Measure
 from toytrans.scores import wilson_interval
 from toytrans.tokens import BOS_ID, EOS_ID, FIRST_SYMBOL_ID, PAD_ID
 
@@ -131,13 +131,13 @@ def test_the_page_of_the_first_run(trained: tuple[Path, str], here: Path, comman
 
 def test_counts_are_those_of_eval(page: Any, folder: Path) -> None:
     run = load(folder / "one", device="cpu")
-    scores = run.measure("valid", Selection(examples=500)).summary()
+    scores = run.measure(Measure(split="valid", examples=500))
     right, given = (
-        round(scores[name] * scores["examples"]) for name in ("exact_match", "forced_exact_match")
+        round(scores[name] * scores["pairs"]) for name in ("free_exact_match", "forced_exact_match")
     )
-    assert 0 < right < scores["examples"]
-    assert counts_of(page) == [right, given, scores["examples"]]
-    low, high = wilson_interval(right, scores["examples"])
+    assert 0 < right < scores["pairs"]
+    assert counts_of(page) == [right, given, scores["pairs"]]
+    low, high = wilson_interval(right, scores["pairs"])
     assert (
         text_of(page, "alone-count")
         == f"{right} of 500; 95% interval {100 * low:.1f} to {100 * high:.1f}%"
@@ -487,11 +487,11 @@ def test_a_run_of_files_without_test_data(opened: Callable[..., Any], here: Path
     assert call("live", "files", "--out", "files.html") == 0
     page = opened(here / "files.html")
     run = load(here / "files", device="cpu")
-    scores = run.measure("valid", Selection(examples=500)).summary()
+    scores = run.measure(Measure(split="valid", examples=500))
     right, given = (
-        round(scores[name] * scores["examples"]) for name in ("exact_match", "forced_exact_match")
+        round(scores[name] * scores["pairs"]) for name in ("free_exact_match", "forced_exact_match")
     )
-    assert counts_of(page) == [right, given, scores["examples"]] and scores["examples"] < 500
+    assert counts_of(page) == [right, given, scores["pairs"]] and scores["pairs"] < 500
     assert page.locator("#longer").is_disabled()
 
 
@@ -590,8 +590,8 @@ def test_a_broken_run_runs_as_it_learned(
     assert not page.locator(f"#switch-{name}").is_checked()
     assert "learned with everything but" in text_of(page, "status")
     run = load(here / "broken", device="cpu")
-    scores = run.measure("valid", Selection(examples=500)).summary()
-    assert counts_of(page)[0] == round(scores["exact_match"] * scores["examples"])
+    scores = run.measure(Measure(split="valid", examples=500))
+    assert counts_of(page)[0] == round(scores["free_exact_match"] * scores["pairs"])
 
 
 def test_what_is_refused(

@@ -14,12 +14,14 @@ from typing import Any
 import pytest
 from conftest import Command, config_of, tiny_yaml
 
-from toytrans.cli.evaluate import print_comparison
+from toytrans.cli.terminal import show
 from toytrans.config.load import flatten
+from toytrans.measurement import Measure, Result, SpanNumbers
+from toytrans.metrics import COUNTS, OF_PAIRS
 from toytrans.scores import wilson_interval
-from toytrans.sweeps.comparison import Comparison, Member, group, pairs_of
+from toytrans.sweeps.comparison import Comparison
+from toytrans.sweeps.groups import Member, differences, group
 from toytrans.sweeps.intervals import t_975
-from toytrans.sweeps.measure import OF_RUN, Metric, Result, of_lengths
 
 MATCH = ("--lengths", "1:7", "--examples", "40")
 
@@ -60,15 +62,16 @@ def test_runs_are_grouped_by_config_with_the_numbers_of_each(runs, command: Comm
     assert sorted(found) == sorted(runs), "each once"
     alone = [json.loads(command("eval", run, *MATCH, "--json").out) for run in runs]
     for found, own in zip(about["groups"], (alone[2:], alone[:2]), strict=True):
-        mean = fmean(run["exact_match"] for run in own)
-        assert found["summaries"]["all"]["mean"] == pytest.approx(mean)
-        mean = fmean(run["beyond"]["exact_match"] for run in own)
-        assert found["summaries"]["beyond"]["mean"] == pytest.approx(mean)
-        for place, row in enumerate(found["curve"]):
+        for name, summaries in found["summaries"].items():
+            for part in ("all", "beyond"):
+                mean = fmean(run["parts"][part][name] for run in own)
+                assert summaries[part]["mean"] == pytest.approx(mean)
+        for place, row in enumerate(found["by_length"]):
             rows = [run["by_length"][place] for run in own]
-            assert row["lengths"] == [rows[0]["length"]] * 2
-            assert row["mean"] == pytest.approx(fmean(each["exact_match"] for each in rows))
-    (pair,) = [pair for pair in about["pairs"] if pair["part"] == "all"]
+            assert row["shortest"] == row["longest"] == rows[0]["shortest"]
+            mean = fmean(each["numbers"]["free_exact_match"] for each in rows)
+            assert row["mean"] == pytest.approx(mean)
+    (pair,) = [pair for pair in about["differences"] if pair["part"] == "all"]
     assert (pair["first"], pair["second"], pair["runs"]) == (0, 1, 2)
     assert pair["ahead"] + pair["behind"] + pair["level"] == 2
 
@@ -76,23 +79,24 @@ def test_runs_are_grouped_by_config_with_the_numbers_of_each(runs, command: Comm
 @pytest.mark.parametrize(
     ("words", "said", "key"),
     [
-        (("--split", "valid"), "valid pairs", "exact_match"),
-        (("--beam", "2", "--checkpoint", "last"), "beam 2, checkpoint last, test", "exact_match"),
+        (("--split", "valid"), "valid pairs", "free_exact_match"),
+        (("--beam", "2", "--checkpoint", "last"), "beam 2, checkpoint last", "free_exact_match"),
         (("--length-of", "tgt", "--decode", "1"), "by target length", "forced_exact_match"),
     ],
 )
 def test_runs_are_compared_on_whatever_one_run_is_measured_on(words, said, key, runs, command):
     alone = json.loads(command("eval", runs[0], *words, "--json").out)
-    values = comparison(command, *runs[:2], *words)["groups"][0]["runs"][0]["values"]
-    assert values["all"] == alone[key]
+    about = comparison(command, *runs[:2], *words)
+    assert about["metric"] == key
+    assert about["groups"][0]["runs"][0]["parts"] == alone["parts"]
     shown = command("eval", *runs[:2], *words, "--metric", "loss").out
-    assert said in shown and f"{alone['in_range']['loss']:.4f}" in shown
+    assert said in shown and f"{alone['parts']['in_range']['loss']:.4f}" in shown
 
 
 def test_given_pairs_are_compared_at_their_lengths(runs, command: Command, refused):
     Path("few.tsv").write_text("1\t1\n1 2\t1 2\n")
     given = comparison(command, *runs, "--pairs", "few.tsv")
-    assert [each["lengths"] for each in given["groups"][0]["curve"]] == [[1, 1], [2, 2]]
+    assert [each["shortest"] for each in given["groups"][0]["by_length"]] == [1, 2]
     message = refused("eval", *runs, "--pairs", "nothing.tsv")
     assert "nothing.tsv: no such file" in message, "told once for all runs"
 
@@ -107,8 +111,9 @@ def test_numbers_go_to_a_table_and_a_picture(runs, command: Command, refused):
     assert [int(row["shortest"]) for row in loss] == [*range(1, 8)]
     assert sum(int(row["pairs"]) for row in loss) == 40
     measured = json.loads(command("eval", runs[0], *MATCH, "--json").out)
-    accuracy = [r["value"] for r in mine if r["metric"] == "token_accuracy_teacher_forced"]
-    assert [*map(float, accuracy)] == [each["token_accuracy"] for each in measured["by_length"]]
+    for name in ("forced_token_accuracy", "free_symbol_error_rate"):
+        values = [float(row["value"]) for row in mine if row["metric"] == name]
+        assert values == [each["numbers"][name] for each in measured["by_length"]]
     assert Path("c.png").read_bytes().startswith(b"\x89PNG")
     assert "c.csv: exists already" in refused(*words)
     assert "end the name with .png or .svg" in refused("eval", *runs, "--plot", "c.pdf")
@@ -117,35 +122,60 @@ def test_numbers_go_to_a_table_and_a_picture(runs, command: Command, refused):
 # What is shown, of made-up runs ---------------------------------------------------------------
 
 ROTARY, ALIBI = {"model": {"positions": "rotary"}}, {"model": {"positions": "alibi"}}
-OF_PAIRS = (
-    *("exact_match_free_running", "exact_match_teacher_forced"),
-    *("token_accuracy_free_running", "token_accuracy_teacher_forced", "loss"),
-)
+
+
+def numbers(share: float) -> dict[str, Any]:
+    """Ten pairs of which a share is right; an eighth of it in symbols is wrong, say."""
+    values: dict[str, Any] = dict.fromkeys(COUNTS, 10) | dict.fromkeys(OF_PAIRS, share)
+    values |= {name: min(share, 1.0) for name, metric in OF_PAIRS.items() if metric.is_share}
+    values["free_symbol_error_rate"] = share / 8
+    return values | {"free_less_forced_exact_match": 0.0, "intervals": {}}
 
 
 def member(
     value: float, seed: int = 0, *, beyond: float | None = None, difference: float = 0.0, **sections
 ) -> Member:
     """A run whose exact match is a value, trained on lengths 1 to 6."""
-    places = [("all", None, value), ("in_range", None, value), ("in_range", 1, value)]
-    places += [("beyond", None, beyond), ("beyond", 7, beyond)] if beyond is not None else []
-    rows = [("", None, None, metric, 9, None) for metric in OF_RUN]
-    rows += [(part, n, n, m, share, 10) for part, n, share in places for m in OF_PAIRS]
-    about = {"measure": of_lengths((1, 6), None), "of_files": False, "train_length": (1, 6)}
-    result = Result(**about, difference=difference, rows=rows)
-    stated = flatten(sections)
-    return Member(Path(f"run-{seed}"), config_of(seed=seed, **sections), result, stated=stated)
+    config = config_of(seed=seed, **sections)
+    parts, lengths = {"in_range": numbers(value), "all": numbers(value)}, [(1, "in_range", value)]
+    parts["all"]["free_less_forced_exact_match"] = difference
+    if beyond is not None:
+        parts["beyond"] = numbers(beyond)
+        lengths.append((7, "beyond", beyond))
+    result = Result(
+        run=f"run-{seed}",
+        measure=Measure(),
+        fingerprint="",
+        step=9,
+        checkpoint="step 9",
+        seed=seed,
+        data_seed=config.data_seed,
+        fault=config.fault,
+        of_files=False,
+        trained_on=None,
+        train_length=(1, 6),
+        steps=9,
+        seconds=9.0,
+        parameters=9,
+        parts=parts,
+        by_length=[
+            SpanNumbers(shortest=n, longest=n, part=part, numbers=numbers(share))
+            for n, part, share in lengths
+        ],
+    )
+    return Member(Path(f"run-{seed}"), config, result, stated=flatten(sections))
 
 
-def compared(members: list[Member], metric: Metric = "exact_match") -> Comparison:
-    return Comparison(of_lengths((1, 6), None), metric, "test pairs", group(members))
+def compared(members: list[Member], metric: str = "free_exact_match") -> Comparison:
+    return Comparison(Measure(), metric, group(members))
 
 
-def printed(members: list[Member]) -> str:
+def printed(members: list[Member], metric: str = "free_exact_match") -> str:
     """The tables of a comparison, 80 columns wide."""
     out = io.StringIO()
     with contextlib.redirect_stdout(out):
-        print_comparison(compared(members))
+        for table in compared(members, metric).tables():
+            show(table)
     return out.getvalue()
 
 
@@ -170,7 +200,7 @@ def test_keys_that_follow_from_others_set_nothing_apart(sections, keys):
 def test_runs_that_differ_in_either_seed_are_one_group():
     members = [member(0.1), member(0.3, 1), member(0.8, data={"seed": 5}), member(0.5, **ALIBI)]
     found, _ = group(members)
-    assert found.by_seed() == {(0, 0): 0.1, (0, 5): 0.8, (1, 1): 0.3}
+    assert found.by_seed("free_exact_match") == {(0, 0): 0.1, (0, 5): 0.8, (1, 1): 0.3}
     assert "seeds 0 0/5 1" in printed(members)
 
 
@@ -192,11 +222,25 @@ def test_pairs_are_of_equal_seeds_alone():
         [member(v, seed, **ROTARY) for seed, v in enumerate([0.5, 0.6, 0.7, 0.7])]
         + [member(v, seed, **ALIBI) for seed, v in ((1, 0.5), (2, 0.8), (3, 0.7), (9, 0.0))]
     )
-    ((*both, difference, counts),) = pairs_of([first, second])
-    assert both == [first, second] and [*counts.values()][:3] == [1, 1, 1]
-    assert (difference.runs, difference.mean) == (3, pytest.approx(0.0, abs=1e-9))
-    assert difference.low == pytest.approx(-t_975(2) * 0.1 / math.sqrt(3))
-    assert not list(pairs_of([*group([member(0.1, 77, **ROTARY)]), second]))
+    (found,) = differences([first, second], "free_exact_match")
+    assert (found.first, found.second) == (first, second)
+    assert (found.ahead, found.behind, found.level) == (1, 1, 1)
+    assert (found.summary.runs, found.summary.mean) == (3, pytest.approx(0.0, abs=1e-9))
+    assert found.summary.low == pytest.approx(-t_975(2) * 0.1 / math.sqrt(3))
+    alone = group([member(0.1, 77, **ROTARY)])
+    assert not list(differences([*alone, second], "free_exact_match"))
+
+
+@pytest.mark.parametrize(
+    ("metric", "ahead"), [("loss", 0), ("free_exact_match", 2), ("free_symbol_error_rate", 0)]
+)
+def test_ahead_is_who_is_better(metric, ahead):
+    """Of a loss and of errors that is the lower one."""
+    groups = group(
+        [member(v, n, **how) for v, how in ((0.9, ROTARY), (0.1, ALIBI)) for n in (0, 1)]
+    )
+    (found,) = differences(groups, metric)
+    assert (found.ahead, found.behind) == (ahead, 2 - ahead)
 
 
 def test_differences_are_shown_in_range_and_beyond():
@@ -211,16 +255,18 @@ def test_differences_are_shown_in_range_and_beyond():
 
 
 @pytest.mark.parametrize(("metric", "least"), [("loss", 0.0), ("perplexity", 1.0)])
-def test_an_interval_ends_at_the_least_value(metric: Metric, least: float):
-    (both,) = compared([member(0.01, 0), member(0.9, 1)], metric).groups
-    summary = both.summary(metric=metric)
+def test_an_interval_ends_at_the_least_value(metric: str, least: float):
+    (both,) = compared([member(0.01 + least, 0), member(0.9 + least, 1)], metric).groups
+    summary = both.summary(metric)
     assert summary is not None and summary.low == least < summary.mean < summary.high
 
 
 def test_runs_of_one_seed_each_show_numbers_and_no_dashes():
     out = printed([member(n / 100, 0, beyond=n / 50, model={"d_ff": n}) for n in (8, 16, 24)])
     rows = [line.split() for line in out.splitlines() if line.split()[:1] == ["24"]]
-    assert rows == [["24", "1", value] for value in ("0.240", "0.480", "0.240")]
+    errors = ("0.0300", "0.0600", "0.0300")
+    assert [row[2] for row in rows] == [*errors], "beside exact match"
+    assert [row[3] for row in rows] == ["0.240", "0.480", "0.240"]
     assert " - " not in out and "difference over" not in out
 
 
@@ -233,15 +279,15 @@ def test_many_groups_have_letters_and_some_of_their_pairs():
     assert out.startswith("A: n_decoder_layers 1, positions rotary\nB: n_decoder_layers 2, ")
     rows = [line.split()[:2] for line in out.splitlines()]
     assert ["group", "runs"] in rows and ["B", "9"] in rows and rows.count(["A", "B"]) == 1
-    assert "--json has all" not in out
+    assert "JSON has all" not in out
     words = re.findall(">([^<>]+)</text>", compared(members).picture("", "svg").decode())
     assert any(line.startswith("B: n_decoder_layers 2") for line in words)
     sizes = [member(0.9, n, model={"d_ff": 8 * k}) for k in range(1, 7) for n in (0, 1)]
-    assert "(5 of 15 pairs; --json has all)" in printed(sizes)
+    assert "(5 of 15 pairs of groups; JSON has all)" in printed(sizes)
 
 
 @pytest.mark.parametrize(("metric", "label"), [("loss", "loss in nats"), ("steps", "exact match")])
-def test_pictures_are_drawn_against_length(metric: Metric, label: str):
+def test_pictures_are_drawn_against_length(metric: str, label: str):
     """A metric of whole runs has none."""
     found = compared([member(0.9, seed, beyond=0.8) for seed in (0, 1)], metric)
     words = re.findall(">([^<>]+)</text>", found.picture("", "svg").decode())
@@ -283,7 +329,7 @@ def test_broken_and_unfinished_runs_are_marked_and_not_averaged(runs, command: C
     assert reasons.keys() == said.keys()
     assert {run: reasons[run] for run in said if said[run] not in reasons[run]} == {}
     about = comparison(command, "runs")
-    averaged = [group["summaries"]["all"] for group in about["groups"]]
+    averaged = [group["summaries"]["free_exact_match"]["all"] for group in about["groups"]]
     assert [summary["runs"] for summary in averaged if summary] == [1]
     assert [each["run"] for each in about["unread"]] == ["runs/anchored-1"]
     assert command("eval", "runs/rotary-1", "runs/diverged").code == 1, "none can be counted"
@@ -308,5 +354,5 @@ def test_a_sweep_is_compared_as_it_compares_itself(here: Path, command: Command)
     runs = sorted(map(str, Path("runs/sweeps/c").glob("1e*")))
     assert command("eval", *runs).out == swept.out, "its runs alone have the numbers it has kept"
     other = comparison(command, "runs/sweeps/c", "--lengths", "1:5", "--examples", "20")
-    curve: list[dict[str, Any]] = other["groups"][0]["curve"]
-    assert [row["lengths"] for row in curve] == [[n, n] for n in range(1, 6)]
+    curve: list[dict[str, Any]] = other["groups"][0]["by_length"]
+    assert [row["shortest"] for row in curve] == [*range(1, 6)]

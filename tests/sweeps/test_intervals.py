@@ -7,7 +7,7 @@ import torch
 from torch.distributions import Beta, Binomial
 
 from toytrans.scores import wilson_interval
-from toytrans.sweeps.intervals import Summary, difference_of, seeds_needed, summarise, t_975
+from toytrans.sweeps.intervals import Summary, difference_of, summarise, t_975
 
 CASES, PAIRS = 2000, 200
 
@@ -80,12 +80,3 @@ def test_groups_that_agree_at_every_seed_may_differ_by_what_their_pairs_allow():
     assert (found.low, found.high) == pytest.approx((0.0524, 0.3339), abs=5e-5)
     ones = difference_of([(1.0, 1.0)] * 3, (300, 300))
     assert ones.low < 0 < ones.high
-    assert seeds_needed(ones) is None
-
-
-@pytest.mark.parametrize(("effect", "seeds"), [(0.2, 199), (0.5, 34), (0.8, 15), (1.0, 10)])
-def test_as_many_seeds_as_a_paired_t_test_needs(effect: float, seeds: int):
-    """The sizes that tables of the paired t test give for 80% power at 5%."""
-    assert seeds_needed(Summary(5, effect, 1.0, effect - 2, effect + 2)) == seeds
-    assert seeds_needed(Summary(5, -effect, 1.0, -effect - 2, 2 - effect)) == seeds
-    assert seeds_needed(Summary(5, effect, 1.0, effect / 2, effect + 2)) is None

@@ -2,9 +2,9 @@
 
 import os
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated, Literal, get_args
+from typing import Annotated, Literal
 
 import typer
 
@@ -13,31 +13,22 @@ from toytrans.cli.common import (
     Beam,
     Checkpoint,
     Device,
-    Labelled,
     RunsArgument,
     TrustCode,
-    parts_of,
-    print_parts,
-    print_summaries,
     rare,
 )
 from toytrans.cli.new_files import check_new, check_plot, write_new
 from toytrans.cli.opening import newest, open_run
-from toytrans.cli.terminal import Bar, note, output, plain, print_table
-from toytrans.config.faults import fault_remark
-from toytrans.data.pairs import Split
+from toytrans.cli.terminal import Bar, note, show
 from toytrans.documents import csv_bytes
 from toytrans.errors import UserError
 from toytrans.files import json_text
+from toytrans.measurement import Measure, Result, check_longest
+from toytrans.metrics import METRICS, check_metric
 from toytrans.outputs import Outputs
-from toytrans.score_tables import group_lengths
-from toytrans.scores import Scores
-from toytrans.sweeps.comparison import Comparison, compare, of_one
-from toytrans.sweeps.measure import Measure, Metric, Result, of_lengths, result_of
+from toytrans.sweeps.comparison import Comparison, compare, measure_of, of_one
 from toytrans.training.folder import is_run
 from toytrans.training.run import Run
-
-Take = Callable[[Path, Measure], Result]
 
 SplitOption = Annotated[
     Literal["valid", "test"], typer.Option(help="Which data of the run to measure.")
@@ -63,9 +54,13 @@ Decode = Annotated[
     rare(metavar="N", min=1, max=10**7, help="Pairs of each length to decode. Default: all."),
 ]
 MetricOption = Annotated[
-    Metric,
+    str | None,
     typer.Option(
-        "--metric", metavar="METRIC", help=f"What is compared: {', '.join(get_args(Metric))}."
+        "--metric",
+        metavar="METRIC",
+        callback=lambda name: name and check_metric(name),
+        autocompletion=lambda: [*METRICS],
+        help=f"What is compared: {', '.join(METRICS)}. Default: exact match.",
     ),
 ]
 Csv = Annotated[
@@ -92,7 +87,7 @@ def evaluate(
     examples: Examples = None,
     decode: Decode = None,
     beam: Beam = 1,
-    metric: MetricOption = "exact_match",
+    metric: MetricOption = None,
     csv: Csv = None,
     save: Save = None,
     plot: Plot = None,
@@ -103,52 +98,79 @@ def evaluate(
 ) -> None:
     """Measure a run, or compare several.
 
-    Shown are exact match below, in and beyond the training lengths. One run: per
-    length, with errors. Several runs, grouped by config: means over seeds with
-    intervals, and differences over equal seeds. Runs that are unfinished or
-    cannot be read are named, and never averaged in.
+    Shown are exact match and symbol errors below, in and beyond the training
+    lengths. One run: per length, with errors. Several runs, grouped by config:
+    means over seeds with intervals, and differences over equal seeds. Runs that
+    are unfinished or cannot be read are named, and never averaged in.
     """
-    span = span_of("--lengths", lengths, "1:400")
-    if pairs and len(pairs) > 2:
-        raise UserError(f"{len(pairs)} times --pairs: give a file of pairs, or sources and targets")
     check_new(csv)
     check_new(save)
     check_plot(plot)
-    wanted = of_lengths(span, examples).model_copy(update={"decode": decode, "side": length_of})
-    files = None if not pairs else (pairs[0], pairs[1]) if pairs[1:] else pairs[0]
-    scores: dict[Path, Scores] = {}
-    outputs: Outputs | None = None
-
-    def take(path: Path, wanted: Measure) -> Result:
-        nonlocal outputs
-        run = open_run(path, trust_code, checkpoint, device)
-        if save:
-            outputs = Outputs(run.model, run.vocabulary)
-        scores[path] = _measured(run, files or split, wanted, beam, outputs)
-        return result_of(run, scores[path], wanted)
-
+    span = span_of("--lengths", lengths, "1:400")
+    check_longest(span)
+    asked = Measure(
+        split=split,
+        files=files_of(pairs),
+        lengths=span,
+        length_of=length_of,
+        examples=examples,
+        decode=decode,
+        beam=beam,
+        checkpoint=checkpoint,
+    )
     named = list({os.path.abspath(path): path for path in paths or [newest()]}.values())
     alone = len(named) == 1 and is_run(named[0])
     if save and not alone:
         raise UserError("--save writes the outputs of one run; name one")
+    wanted = measure_of(named) if asked == Measure() else asked
+    taker = Taker(trust_code, device, save is not None)
     if alone:
-        compared = of_one(Run.open(named[0]), take(named[0], wanted), metric)
+        result = taker.kept(named[0], wanted) or taker(named[0], wanted)
+        compared = of_one(Run.open(named[0]), result, metric)
     else:
-        how = f"beam {beam}, " * (beam > 1) + f"checkpoint {checkpoint}, " * (checkpoint != "best")
-        about = f"{how}{'given' if files else split} pairs"
-        compared = _beside(named, metric, wanted, take, about)
+        compared = _beside(named, metric, wanted, taker)
     _write(compared, csv, plot)
-    if save and outputs:
-        write_new(save, outputs.as_jsonl())
-        note(f"wrote {save}: {len(outputs.lines):,} pairs")
+    if save and taker.outputs:
+        write_new(save, taker.outputs.as_jsonl())
+        note(f"wrote {save}: {len(taker.outputs.lines):,} pairs")
     if as_json:
-        print(json_text((scores[named[0]] if alone else compared).to_dict()))
-    elif alone:
-        _print_run(scores[named[0]], beam)
+        print(json_text((result if alone else compared).to_dict()))
     else:
-        print_comparison(compared)
+        for table in result.tables() if alone else compared.tables():
+            show(table)
     if all(member.problem for member in compared.members):
         raise typer.Exit(1)
+
+
+class Taker:
+    """Measures runs, each below a bar. keeps: whether the outputs of a run are kept."""
+
+    def __init__(self, trust_code: bool, device: str, keeps: bool) -> None:
+        self.trust_code, self.device, self.keeps = trust_code, device, keeps
+        self.outputs: Outputs | None = None
+
+    def kept(self, path: Path, wanted: Measure) -> Result | None:
+        """What a sweep has kept of a run, where nothing else is needed."""
+        return None if self.keeps else Run.open(path).kept_result(wanted)
+
+    def __call__(self, path: Path, wanted: Measure) -> Result:
+        """Measure a run now. Raises UserError."""
+        run = open_run(path, self.trust_code, wanted.checkpoint, self.device)
+        if self.keeps:
+            self.outputs = Outputs(run.model, run.vocabulary)
+        with Bar(delay=2) as bar:
+
+            def follow(done: int, total: int) -> None:
+                bar.show(done / total, str(run.path))
+
+            return run.measure(wanted, follow, self.outputs)
+
+
+def files_of(pairs: list[Path] | None) -> tuple[str, ...] | None:
+    """The files of --pairs. Raises UserError for more than two."""
+    if pairs and len(pairs) > 2:
+        raise UserError(f"{len(pairs)} times --pairs: give a file of pairs, or sources and targets")
+    return tuple(map(str, pairs)) if pairs else None
 
 
 def span_of(option: str, text: str | None, example: str) -> tuple[int, int] | None:
@@ -165,30 +187,9 @@ def span_of(option: str, text: str | None, example: str) -> tuple[int, int] | No
     return low, high
 
 
-def _measured(
-    run: Run,
-    pairs_of: Split | Path | tuple[Path, Path],
-    wanted: Measure,
-    beam: int,
-    outputs: Outputs | None,
-) -> Scores:
-    """The scores of a run, below a bar."""
-    with Bar(delay=2) as bar:
-
-        def follow(done: int, total: int) -> None:
-            bar.show(done / total, str(run.path))
-
-        return run.measure(pairs_of, wanted.selection, wanted.decode, beam, follow, outputs)
-
-
-def _beside(
-    paths: Sequence[Path], metric: Metric, wanted: Measure, take: Take, about: str
-) -> Comparison:
-    """Several runs; numbers that a sweep has measured are taken where they are what is asked for.
-    Raises UserError where none can be measured, all for one reason."""
-    usual = about == "test pairs"  # those that a sweep measures
-    asked = None if usual and wanted == Measure(decode=None) else wanted
-    compared = compare(paths, metric, asked, about="" if usual else about, take=take)
+def _beside(paths: Sequence[Path], metric: str | None, wanted: Measure, take: Taker) -> Comparison:
+    """Several runs. Raises UserError where none can be measured, all for one reason."""
+    compared = compare(paths, metric, wanted, take)
     reasons = set(compared.problems.values())
     if all(member.problem for member in compared.members) and len(reasons) == 1:
         raise UserError(reasons.pop())
@@ -197,55 +198,9 @@ def _beside(
 
 def _write(compared: Comparison, csv: Path | None, plot: Path | None) -> None:
     if csv is not None:
-        write_new(csv, csv_bytes(compared.table()))
+        table = compared.table()
+        write_new(csv, csv_bytes([table.headings, *table.rows]))
         note(f"wrote {csv}")
     if plot is not None:
         write_new(plot, compared.picture("", plot.suffix[1:].lower()))
         note(f"wrote {plot}")
-
-
-def _print_run(scores: Scores, beam: int) -> None:
-    of, search = scores.about, "greedy search" if beam == 1 else f"beam {beam}"
-    title = f"{of['run']}, step {of['checkpoint']}, {search}"
-    print_scores("; ".join(filter(None, (title, fault_remark(of["fault"])))), scores)
-
-
-# Tables ---------------------------------------------------------------------------------------
-
-BOTH_WAYS = (
-    *("decoded", "exact", "interval", "forced", "difference"),
-    *("free tokens", "forced tokens", "token difference"),
-)
-ERRORS = ("decoded", "wrong", "median", "earliest", "early", "late", "never")
-
-
-def print_scores(title: str, scores: Scores) -> None:
-    """One run: its parts, then each length both ways, then errors."""
-    split = scores.about["split"]
-    parts = parts_of(split, scores)
-    print_parts(title, parts if len(parts) == 1 else [*parts, (f"{split}, all", scores.summary())])
-    rows: list[Labelled | None] = []
-    before = ""
-    for low, high, part in group_lengths(scores.lengths, scores.train_length):
-        rows += [None] * (before not in ("", part))
-        rows.append((f"{low}-{high}" if low < high else str(low), scores.summary(low, high)))
-        before = part
-    rows += [None, *scores.labelled()]
-    side = "source" if scores.side == "src" else "target"
-    caption = "diff.: free-running less teacher-forced, over the pairs that were decoded"
-    title = f"per {side} length: free-running, and the same teacher-forced"
-    print_summaries(title, "length", BOTH_WAYS, rows, caption=caption)
-    if wrong := [row for row in rows if row and row[1]["wrong"]]:
-        title = f"errors per {side} length; the first token is at place 1"
-        print_summaries(title, "length", ERRORS, wrong)
-    else:
-        output().print("errors: none, no output is wrong\n")
-
-
-def print_comparison(compared: Comparison) -> None:
-    """The tables of several runs, and the lines about them."""
-    for shown in compared.tables():
-        # on a line of its own: a title of a narrow table would be folded
-        output().print(plain(shown.title), style="bold" if shown.rows else "", soft_wrap=True)
-        if shown.rows:
-            print_table(shown.names, shown.numbers, shown.rows, shown.last, pad_edge=True)

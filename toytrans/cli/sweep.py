@@ -2,24 +2,28 @@
 
 import contextlib
 from collections.abc import Callable
+from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Annotated, Literal
 
 import typer
 
 from toytrans.cli.common import AsJson, ConfigArgument, ConfigOption, one_config
-from toytrans.cli.evaluate import Lengths, MetricOption, print_comparison, span_of
-from toytrans.cli.terminal import Bar, note, output, print_table
+from toytrans.cli.evaluate import Lengths, MetricOption, span_of
+from toytrans.cli.terminal import Bar, note, output, print_table, show
 from toytrans.config.load import load_config
-from toytrans.errors import UserError, share
+from toytrans.errors import UserError
 from toytrans.figures import check_matplotlib
 from toytrans.files import json_text
+from toytrans.measurement import Measure, check_longest
+from toytrans.metrics import METRICS
 from toytrans.scores import PARTS
 from toytrans.sweeps.board import Board, board_names, load_board, measured, plan_board, write_board
 from toytrans.sweeps.comparison import Comparison
-from toytrans.sweeps.measure import of_lengths, read_results, written
 from toytrans.sweeps.sweep import SWEEPS, Sweep, plan, write
 from toytrans.sweeps.trial import Failure, Trial
+from toytrans.training.run import Run
 from toytrans.training.signals import collect_signals, exit_if_signalled
 
 
@@ -37,7 +41,7 @@ def sweep(
     examples: Annotated[
         int | None, typer.Option(min=1, max=10**7, help="Number of test pairs of a run, in all.")
     ] = None,
-    metric: MetricOption = "exact_match",
+    metric: MetricOption = None,
     jobs: Annotated[
         int | None, typer.Option(min=1, help="Runs at once, one a core at most.")
     ] = None,
@@ -58,15 +62,16 @@ def sweep(
         raise UserError("no config; name one, say `toytrans sweep reverse`")
     ends = span_of("--seeds", seeds, "0:9")
     span = span_of("--lengths", lengths, "1:400")
+    check_longest(span)
     planned = plan(
         out or SWEEPS / path.stem,
         lambda changes: load_config(path, changes),
         sets or (),
         range(ends[0], ends[1] + 1) if ends else None,
-        of_lengths(span, examples),
+        Measure(lengths=span, examples=examples) if span or examples else None,
         on=on,
     )
-    failures = _follow(planned, _numbers, jobs, on)
+    failures = _follow(planned, partial(_numbers, metric), jobs, on)
     compared = write(planned, metric)
     for file in compared.files:
         note(f"written: {file}")
@@ -74,20 +79,24 @@ def sweep(
         check_matplotlib()
     except UserError as error:
         note(f"no picture: {error}")
-    print_comparison(compared)
+    for table in compared.tables():
+        show(table)
     _raise_internal(failures)
-    if any(trial.path in compared.problems for trial in planned.trials):
+    if failures or any(trial.path in compared.problems for trial in planned.trials):
         raise typer.Exit(1)
 
 
-def _numbers(trial: Trial) -> str:
+def _numbers(metric: str | None, trial: Trial) -> str:
     """The numbers of a run that has ended."""
     (measure,) = trial.measures
-    result = read_results(trial.path)[measure]
-    values = {part: result.number("exact_match", part)[0] for part in PARTS}
-    matches = ", ".join(f"{PARTS[p]} {share(v)}" for p, v in values.items() if v is not None)
-    seconds, _ = result.number("seconds")
-    return f"{measure.decoding} exact match: {matches} ({seconds:.0f} s)"
+    result = Run.open(trial.path).kept_result(measure)
+    assert result is not None, "it was just measured"
+    name = metric or measure.main_metric
+    shown = METRICS[name]
+    parts = [(label, result.number(name, part)) for part, label in PARTS.items()]
+    known = [f"{label} {shown.written(value)}" for label, value in parts if value is not None]
+    text = ", ".join(known) or shown.written(result.number(name))
+    return f"{shown.label}: {text} ({result.seconds:.0f} s)"
 
 
 def board(
@@ -136,12 +145,12 @@ def _print_board(board: Board, found: list[tuple[str, str, Comparison]]) -> None
     for sentence in (f"Our positions know: {board.knows}", *board.notes):
         say(sentence)
     for task, key, compared in found:
-        shown, measure = compared.part("all"), board.measures[task][key]
+        table, measure = compared.part("all"), board.measures[task][key]
         aim = f" (aim {measure.aim})" if measure.aim is not None else ""
-        say(f"\n{task}: {shown.title}{aim}", "bold")
-        if shown.rows:
-            print_table(shown.names, shown.numbers, shown.rows, shown.last, box=None)
-        numbers = (f"{who} {written(v, measure.metric)}" for who, v in measure.published.items())
+        say("")
+        show(replace(table, title=f"{task}: {table.title}{aim}"), box=None)
+        form = METRICS[compared.metric].written
+        numbers = (f"{who} {form(value)}" for who, value in measure.published.items())
         if measure.published:
             say(f"published: {', '.join(numbers)}")
 

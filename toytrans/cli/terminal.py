@@ -9,11 +9,12 @@ from typing import Any, TextIO
 
 from rich.box import SIMPLE_HEAD
 from rich.console import Console
-from rich.table import Table
+from rich.table import Table as RichTable
 from rich.text import Text
 
 from toytrans.errors import UserError
 from toytrans.errors import printable as printable
+from toytrans.table import Table, TextColumn
 
 
 def note(message: str, file: TextIO | None = None) -> None:
@@ -131,7 +132,7 @@ def print_table(
     Numbers are never folded: 80 columns are printed on a terminal that is narrower.
     """
     given: dict[str, Any] = {"box": SIMPLE_HEAD, "padding": (0, 1, 0, 0), "pad_edge": False} | style
-    table = Table(title_justify="left", title_style="bold", caption_justify="left", **given)
+    table = RichTable(title_justify="left", title_style="bold", caption_justify="left", **given)
     for heading in texts:
         table.add_column(plain_lines(heading), overflow="fold")
     for heading in numbers:
@@ -144,6 +145,31 @@ def print_table(
     if numbers and console.width < 80:
         table.width = 80
     console.print(table, crop=False)
+
+
+def show(table: Table, **style: Any) -> None:
+    """Print a table, its title above it and its notes below. style: as Rich's Table takes it.
+
+    Numbers are never folded: 80 columns are printed on a terminal that is narrower.
+    """
+    console = output()
+    if table.title:  # on a line of its own: the title of a narrow table would be folded
+        console.print(plain(table.title), style="bold" if table.rows else "", soft_wrap=True)
+    if table.rows:
+        given: dict[str, Any] = {"box": SIMPLE_HEAD, "padding": (0, 1, 0, 0)} | style
+        grid = RichTable(**given)
+        for column in table.columns:
+            if isinstance(column, TextColumn):
+                grid.add_column(plain_lines(column.heading), overflow="fold")
+            else:
+                grid.add_column(plain_lines(column), justify="right", no_wrap=True)
+        for row in table.rows:
+            grid.add_row(*(plain(str(cell)) for cell in row))
+        if console.width < 80:
+            grid.width = 80
+        console.print(grid, crop=False)
+    for sentence in table.notes:
+        console.print(plain(sentence), soft_wrap=True)
 
 
 # Which process prints ---------------------------------------------------------------------------

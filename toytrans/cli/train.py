@@ -17,16 +17,13 @@ from toytrans.cli.common import (
     Break,
     ConfigArgument,
     ConfigOption,
-    Labelled,
     Overrides,
     TrustCode,
     one_config,
-    parts_of,
-    print_parts,
     rare,
     warn_of_fault,
 )
-from toytrans.cli.terminal import Bar, note, output, plain, reporter
+from toytrans.cli.terminal import Bar, note, output, plain, reporter, show
 from toytrans.config.faults import fault_remark
 from toytrans.config.load import load_config, load_saved_config
 from toytrans.config.schema import Config
@@ -184,11 +181,13 @@ def _print_scores(trainer: "Trainer", step: int, pairs: "dict[Split, Pairs]") ->
     step: of that checkpoint, whose weights the model has."""
     from toytrans.evaluation import evaluate
     from toytrans.model.seq2seq import count_parameters
+    from toytrans.score_tables import parts_table, rows_of_scores
 
     progress, settings = trainer.progress, trainer.settings
-    rows: list[Labelled] = []
+    rows = []
     for split in pairs:
-        rows += parts_of(split, evaluate(trainer.model, pairs[split], trainer.dataset.facts))
+        scores = evaluate(trainer.model, pairs[split], trainer.dataset.facts)
+        rows += rows_of_scores(split, scores)
     reason = {
         "stop_at_exact_match": ", stopped at the exact match asked for",
         "patience": ", stopped for lack of progress",
@@ -200,7 +199,7 @@ def _print_scores(trainer: "Trainer", step: int, pairs: "dict[Split, Pairs]") ->
         f"{count_parameters(trainer.model):,} parameters, {progress.step:,} steps in "
         f"{progress.elapsed_s:.1f} s{reason}; measured: step {step}{best}"
     )
-    print_parts(f"{title}; {remark}" if remark else title, rows)
+    show(parts_table(f"{title}; {remark}" if remark else title, rows))
 
 
 def _print_translations(trainer: "Trainer", pairs: "Pairs") -> str:

@@ -4,6 +4,7 @@ A task draws as many pairs of the wanted lengths as are asked for; from files th
 taken. Training needs none of this.
 """
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -93,6 +94,25 @@ def trained_lengths(settings: Settings, facts: DataFacts, side: Side) -> Span:
     assert size is not None, "files end"
     lengths = dataset.pairs("train", torch.arange(size)).tgt_length
     return int(lengths.min()), int(lengths.max())
+
+
+def sources_in_training(settings: Settings, facts: DataFacts, pairs: Pairs) -> int | None:
+    """How many of some pairs have a source that training has too. None where that is not known:
+    for a task, whose pairs are drawn, and where the training file is gone or another one."""
+    if settings.data.files is None:
+        return None
+    try:
+        trained = all_pairs(open_dataset(settings, facts), "train")
+    except UserError:
+        return None
+    known = set(_sources(trained))
+    return sum(source in known for source in _sources(pairs))
+
+
+def _sources(pairs: Pairs) -> Iterator[tuple[int, ...]]:
+    """The ids of each source."""
+    for ids, length in zip(pairs.src.tolist(), pairs.src_length.tolist(), strict=True):
+        yield tuple(ids[:length])
 
 
 def _check_span(settings: Settings, task: Task, span: Span, count: int) -> None:

@@ -17,11 +17,11 @@ from toytrans.doctor.findings import examine
 from toytrans.doctor.record import read_snapshot
 from toytrans.errors import UserError, listed
 from toytrans.evaluation import translate
+from toytrans.measurement import Measure, Result, split_of
 from toytrans.model.seq2seq import count_parameters
 from toytrans.report import charts
 from toytrans.report.page import Block, Cell, Grid, Section, html
 from toytrans.sweeps.comparison import compare, of_one, runs_of
-from toytrans.sweeps.measure import Measure, Result, measured, of_lengths
 from toytrans.training.folder import METRICS
 from toytrans.training.run import NOT_MEASURED, Run, state_of
 
@@ -157,13 +157,13 @@ def _beside(views: Sequence[View], follow: Follow) -> Section:
 
     def take(path: Path, measure: Measure) -> Result:
         follow(f"exact match of {path}")
-        return measured(runs[path] or Run.open(path, device="cpu"), measure)[1]
+        return (runs[path] or Run.open(path, device="cpu")).measure(measure)
 
     compared = compare(list(runs), take=take)
     blocks = []
     for shown in compared.tables():
         if shown.rows:
-            blocks.append(Block([Grid(shown.headings, shown.rows)], shown.title))
+            blocks.append(Block([Grid(shown.headings, shown.rows)], shown.title, below=shown.notes))
         else:
             blocks.append(Block((), below=[shown.title]))
     svg = charts.inline(LENGTHS, compared.picture("", "svg"))
@@ -172,16 +172,18 @@ def _beside(views: Sequence[View], follow: Follow) -> Section:
 
 def _lengths(run: Run) -> Section:
     """Exact match of one run."""
-    scores, result = measured(run, of_lengths(pairs=EVALUATED))
-    low, high = scores.train_length
+    result = run.measure(Measure(split=split_of(run.config), examples=EVALUATED))
+    low, high = result.train_length
     text = (
         f"Trained on lengths {low} to {high}. Each output is decoded greedily and counts if it "
         "equals its target to the end."
     )
-    shown = scores.table()
-    table = Grid(shown.headings, shown.rows)
+    blocks = [
+        Block([Grid(each.headings, each.rows)] if each.rows else (), each.title, below=each.notes)
+        for each in result.tables()
+    ]
     svg = charts.inline(LENGTHS, of_one(run, result).picture("", "svg"))
-    return Section("lengths", LENGTHS, text=text, charts={LENGTHS: svg}, table=table)
+    return Section("lengths", LENGTHS, text=text, charts={LENGTHS: svg}, blocks=blocks)
 
 
 def _translations(run: Run) -> Section:

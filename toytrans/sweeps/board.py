@@ -18,13 +18,16 @@ from toytrans.config.schema import Config, Section
 from toytrans.config.yaml import Tree, read_yaml
 from toytrans.data.formats import sha256_of
 from toytrans.errors import UserError
+from toytrans.measurement import Measure
 from toytrans.references import SHIPPED
 from toytrans.resolve import resolve
-from toytrans.sweeps.comparison import Comparison, Group, Member, table_of, without_seeds
-from toytrans.sweeps.measure import Measure, Metric, read_results
+from toytrans.sweeps.comparison import COLUMNS, Comparison, rows_of
+from toytrans.sweeps.groups import Group, Member, without_seeds
 from toytrans.sweeps.sweep import Sweep, check_folder, write_tables
 from toytrans.sweeps.trial import Trial, by_names, path_of
-from toytrans.training.folder import RUNS
+from toytrans.table import Table
+from toytrans.training.folder import RUNS, is_run
+from toytrans.training.run import Run
 
 FOLDER = Path(__file__).parent / "boards"
 SEEDS = (0, 1, 2, 3, 4)
@@ -38,7 +41,9 @@ class BoardMeasure(Measure):
     """A measure with the number that is compared, and those that were published. control: pairs of
     the control; null = as many; 0 = it is not measured."""
 
-    metric: Metric = "exact_match"
+    metric: str = ""
+    decode: Annotated[int, Field(ge=0)] | None = 1
+    checkpoint: str = "last"
     control: Annotated[int, Field(ge=0)] | None = None
     aim: float | None = None
     published: dict[str, float] = {}
@@ -46,13 +51,19 @@ class BoardMeasure(Measure):
     def of(self, kind: str) -> Measure | None:
         """What is measured of a model. A control decodes nothing unless its metric needs that: its
         outputs often do not end."""
-        decode, pairs = self.decode, self.pairs or (1000 if self.lengths else None)
+        decode, pairs = self.decode, self.examples or (1000 if self.lengths else None)
         if kind == "control":
             if self.control == 0:
                 return None
             needs = decode is None or self.metric == "free_token_accuracy"
             decode, pairs = decode if needs else 0, self.control or pairs
-        return Measure(lengths=self.lengths, pairs=pairs, decode=decode, side=self.side)
+        return Measure(
+            lengths=self.lengths,
+            examples=pairs,
+            decode=decode,
+            length_of=self.length_of,
+            checkpoint=self.checkpoint,
+        )
 
 
 class Board(Section):
@@ -100,7 +111,7 @@ def plan_board(name: str, files: Path | None = None, tasks: Sequence[str] = ()) 
             path = path_of(folder, f"{task}-{kind}-s{seed}", settings, hash_of)
             about = {"task": task, "config": kind}
             title = f"{task} {kind} seed {seed}"
-            trials.append(Trial(path, config, settings, some, title, about, "last"))
+            trials.append(Trial(path, config, settings, some, title, about))
     return Sweep(folder, trials, {"board": name})
 
 
@@ -128,20 +139,22 @@ def config_of(board: Board, task: str, kind: str, seed: int, files: Path | None)
 def measured(board: Board, sweep: Sweep) -> Iterator[tuple[str, str, Comparison]]:
     """Each task and measure with the numbers of the runs that have some: our model and its control
     beside each other. Raises UserError."""
-    results = [(trial, read_results(trial.path)) for trial in sweep.trials]
+    opened = [(trial, Run.open(trial.path)) for trial in sweep.trials if is_run(trial.path)]
     for task, measures in board.measures.items():
         for name, measure in measures.items():
             groups = []
             for kind in KINDS:
                 members = [
-                    Member(trial.path, trial.settings, found[wanted])
-                    for trial, found in results
+                    Member(trial.path, trial.settings, found)
+                    for trial, run in opened
                     if trial.about == {"task": task, "config": kind}
-                    and (wanted := measure.of(kind)) in found
+                    and (wanted := measure.of(kind))
+                    and (found := run.kept_result(wanted))
                 ]
                 if members:
                     groups.append(Group({"config": kind}, members, kind))
-            yield task, name, Comparison(measure, measure.metric, "test pairs", groups)
+            shown = measure.of("ours") or measure
+            yield task, name, Comparison(shown, measure.metric or shown.main_metric, groups)
 
 
 def write_board(board: Board, sweep: Sweep) -> list[Path]:
@@ -150,11 +163,13 @@ def write_board(board: Board, sweep: Sweep) -> list[Path]:
         f"{trial.about['task']}, {trial.about['config']}": by_names(without_seeds(trial.settings))
         for trial in sweep.trials
     }
-    entries = [
-        ({"task": task, **group.differs, "measure": name}, *run)
+    rows = [
+        [str(member.path), task, *group.differs.values(), name, *member.seeds, *row]
         for task, name, compared in measured(board, sweep)
         for group in compared.groups
-        for run in group.counted
+        for member, result in group.counted
+        for row in rows_of(result)
     ]
+    table = Table("", ["run", "task", "config", "measure", "seed", "data_seed", *COLUMNS], rows)
     about = board.model_dump(include={"title", "source", "knows", "notes"}) | {"configs": configs}
-    return write_tables(sweep.folder, table_of(entries), about)
+    return write_tables(sweep.folder, table, about)

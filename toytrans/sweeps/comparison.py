@@ -1,47 +1,40 @@
-"""Runs side by side: those of a sweep, or any that are named.
+"""Runs side by side: those of a sweep, or any that are named, and what is shown of them.
 
-runs -> members: their numbers, or why there are none -> groups by config
--> one tidy table; tables for people, a picture, plain values
+paths -> members -> groups -> one tidy table; tables for people, a picture, plain values
 """
 
 import os
-from collections.abc import Callable, Collection, Container, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
-from itertools import combinations
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
-from statistics import fmean
-from string import ascii_uppercase
 from textwrap import wrap
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 from pydantic import BaseModel, ConfigDict
 
 from toytrans.config.faults import fault_remark
 from toytrans.config.load import flatten
-from toytrans.config.schema import Settings
 from toytrans.data.selection import SIDE_NAMES
 from toytrans.documents import read_json
 from toytrans.errors import UserError
 from toytrans.figures import Point, draw_lengths, drawn
-from toytrans.html import Shown
-from toytrans.score_tables import LengthGroup
-from toytrans.scores import PARTS, wilson_interval
-from toytrans.sweeps.intervals import Summary, difference_of, seeds_needed, summarise
-from toytrans.sweeps.measure import (
-    OF_RUN,
-    Measure,
-    Metric,
-    Place,
-    Result,
-    is_share,
-    of_lengths,
-    read_results,
-    shown,
-    split_of,
-    written,
+from toytrans.measurement import Measure, Place, Result
+from toytrans.metrics import METRICS, OF_PAIRS, OF_RUN, Metric
+from toytrans.scores import PARTS, Span, wilson_interval
+from toytrans.sweeps.groups import (
+    Difference,
+    Group,
+    Member,
+    differences,
+    group,
+    value_as_text,
+    without_seeds,
 )
+from toytrans.sweeps.intervals import Summary
 from toytrans.sweeps.trial import FAILED, read_failure
-from toytrans.training.folder import CONFIG, METRICS, is_run
+from toytrans.table import Table, TextColumn
+from toytrans.training.folder import CONFIG, is_run
+from toytrans.training.folder import METRICS as RECORDS
 from toytrans.training.run import NOT_MEASURED, Run
 
 if TYPE_CHECKING:
@@ -49,189 +42,28 @@ if TYPE_CHECKING:
 
 SWEEP = "sweep.json"
 
-MOST_PAIRS, MOST_LENGTHS, MOST_INTERVALS = 10, 25, 3
-"""Rows of a table of pairs, where more are those of the first group alone; rows of a table of
-lengths; groups whose intervals are in it too."""
+MOST_DIFFERENCES, MOST_INTERVALS = 10, 3
+"""Rows of a table of differences, where more are those of the first group alone; groups whose
+intervals are in the table of lengths too."""
 
 SMALL = 0.005
 """A difference between free-running and teacher-forced that is said."""
 
-# The table ---------------------------------------------------------------------------------------
-
-Seeds = tuple[int, int]
-"""seed, and that of the data"""
-
-
-class Member(NamedTuple):
-    """A run and its numbers, or the problem why it has none.
-
-    stated: the keys that its config gives. Other keys follow from these, or have their defaults.
-    """
-
-    path: Path
-    config: Settings
-    result: Result | None = None
-    problem: str = ""
-    stated: Collection[str] = ()
-
-    @property
-    def seeds(self) -> Seeds:
-        return self.config.seed, self.config.data_seed
-
-
-COLUMNS = ("part", "shortest", "longest", "metric", "value", "low", "high", "pairs")
-"""After those that name a run. low, high: the 95% interval of Wilson. Rows of a part have no
-shortest and longest; rows of a whole run have no part."""
-
-Table = list[list[Any]]
-"""The names of the columns, and the rows."""
-
-
-def table_of(entries: Iterable[tuple[Mapping[str, Any], Member, Result]]) -> Table:
-    """The table of runs that have numbers: one row = run x lengths x metric. entries: what sets a
-    run apart, always by the same keys; the run; its numbers."""
-    keys, rows = list[str](), list[list[Any]]()
-    for about, member, result in entries:
-        keys = list(about)
-        head = [str(member.path), *map(cell, about.values()), *member.seeds]
-        for *where, metric, value, pairs in result.rows:
-            low = high = None
-            if pairs and value is not None and metric.startswith("exact_match"):
-                ends = wilson_interval(round(value * pairs), pairs)
-                low, high = min(ends[0], value), max(ends[1], value)  # but for rounding
-            rows.append([*head, *where, metric, value, low, high, pairs])
-    return [["run", *keys, "seed", "data_seed", *COLUMNS], *rows]
-
-
-def cell(value: Any) -> Any:
-    """Numbers as they are; other values as YAML has them. Null is "none": pandas groups by it."""
-    return value if isinstance(value, int | float) else shown(value)
-
-
-# Groups ------------------------------------------------------------------------------------------
-
-
-@dataclass(frozen=True)
-class Group:
-    """Runs whose configs differ in seeds and device at most, by seeds. differs: what sets the group
-    apart from others, by key. name: the value of the one key that does, or else a letter."""
-
-    differs: Mapping[str, Any]
-    members: Sequence[Member]
-    name: str = "all"
-
-    @property
-    def counted(self) -> list[tuple[Member, Result]]:
-        """The runs that are averaged, with their numbers."""
-        return [(member, member.result) for member in self.members if member.result]
-
-    def by_seed(self, place: Place = "all", metric: Metric = "exact_match") -> dict[Seeds, float]:
-        """The value of each seed; of several runs of one seed the mean."""
-        found: dict[Seeds, list[float]] = {}
-        for member, result in self.counted:
-            if (value := result.number(metric, place)[0]) is not None:
-                found.setdefault(member.seeds, []).append(value)
-        return {seeds: fmean(values) for seeds, values in found.items()}
-
-    def pairs(self, place: Place, metric: Metric, seeds: Container[Seeds]) -> int:
-        """The pairs that the values of some seeds rest on; 0 where a value is no share. Those that
-        several seeds share, of files or of one data.seed, are counted once."""
-        counts: dict[int | None, int] = {}
-        for member, result in self.counted if is_share(metric) else ():
-            if member.seeds in seeds:
-                given = member.config.data.task is None or result.of_files
-                draw = None if given else member.config.data_seed
-                counts[draw] = max(result.number(metric, place)[1], counts.get(draw, 0))
-        return sum(counts.values())
-
-    def summary(self, place: Place = "all", metric: Metric = "exact_match") -> Summary | None:
-        """None where no run has the place."""
-        values = self.by_seed(place, metric)
-        if not values:
-            return None
-        found = summarise(list(values.values()), self.pairs(place, metric, values) or None)
-        least = 1.0 if metric == "perplexity" else 0.0
-        return found if found.low is None else found._replace(low=max(found.low, least))
-
-    def curve(self, metric: Metric = "exact_match") -> dict[LengthGroup, Summary]:
-        """The summary of each length, or span of lengths, over the runs that have such pairs."""
-        spans = sorted(place for place in places_of([self]) if isinstance(place, LengthGroup))
-        return {span: found for span in spans if (found := self.summary(span, metric))}
-
-
-def places_of(groups: Iterable[Group]) -> set[Place]:
-    """What some run has numbers of."""
-    return {at for each in groups for _, result in each.counted for at, _ in result.numbers}
-
-
-def without_seeds(settings: Settings) -> Settings:
-    """What the runs of one group have in common: all but both seeds and the device."""
-    data = settings.data.model_copy(update={"seed": None})
-    return settings.model_copy(update={"seed": 0, "device": "auto", "data": data})
-
-
-def group(members: Iterable[Member]) -> list[Group]:
-    """The members by their configs, in the order in which these occur first."""
-    groups: dict[Settings, list[Member]] = {}
-    stated = set[str]()
-    for member in members:
-        stated.update(member.stated)
-        groups.setdefault(without_seeds(member.config), []).append(member)
-    flat = [flatten(config.model_dump(mode="json")) for config in groups]
-    differing = [
-        key
-        for key in dict.fromkeys(key for values in flat for key in values)
-        if any(values.get(key) != flat[0].get(key) for values in flat)
-    ]
-    causes = [key for key in differing if key in stated]  # what differs besides follows from them
-    told = {tuple(shown(values.get(key)) for key in causes) for values in flat}
-    keys = causes if len(told) == len(groups) else differing
-    found = []
-    for number, (values, some) in enumerate(zip(flat, groups.values(), strict=True)):
-        differs = {key: values.get(key) for key in keys}
-        name = shown(differs[keys[0]]) if len(keys) == 1 else "all"
-        if len(keys) > 1:
-            name = f"{ascii_uppercase[number % 26]}{number // 26 or ''}"  # A to Z, then A1, B1
-        by_seeds = sorted(some, key=lambda member: (member.seeds, str(member.path)))
-        found.append(Group(differs, by_seeds, name))
-    return found
-
-
-def pairs_of(
-    groups: Sequence[Group], place: Place = "all", metric: Metric = "exact_match"
-) -> Iterator[tuple[Group, Group, Summary, dict[str, int | None]]]:
-    """Every two groups over the seeds that both have: the first less the second, on how many seeds
-    the first is ahead, behind and level, and how many a difference of this size would need."""
-    for first, second in combinations(groups, 2):
-        ours, theirs = (each.by_seed(place, metric) for each in (first, second))
-        if both := [seeds for seeds in ours if seeds in theirs]:
-            rest_on = first.pairs(place, metric, both), second.pairs(place, metric, both)
-            values = [(ours[seeds], theirs[seeds]) for seeds in both]
-            difference = difference_of(values, rest_on)
-            counts = {
-                "ahead": sum(a > b for a, b in values),
-                "behind": sum(a < b for a, b in values),
-                "level": sum(a == b for a, b in values),
-                "seeds_needed": seeds_needed(difference),
-            }
-            yield first, second, difference, counts
-
-
-# The comparison ----------------------------------------------------------------------------------
+ERRORS = "free_symbol_error_rate"
+"""The metric that stands beside exact match."""
 
 
 @dataclass(frozen=True, repr=False)
 class Comparison:
     """Runs, grouped by what differs.
 
-    measure: what was measured. metric: the number that is compared. about: which pairs those are,
-    in words. groups: one for each config, with every run. unread: runs whose config cannot be read,
-    and why. files: the tables and plots of a sweep.
+    measure: what was measured. metric: the number that is compared. groups: one for each config,
+    with every run. unread: runs whose config cannot be read, and why. files: the tables and plots
+    of a sweep.
     """
 
     measure: Measure
-    metric: Metric
-    about: str
+    metric: str
     groups: Sequence[Group]
     unread: Mapping[Path, str] = field(default_factory=dict)
     files: Sequence[Path] = ()
@@ -242,6 +74,11 @@ class Comparison:
         return [member for each in self.groups for member in each.members]
 
     @property
+    def _results(self) -> list[Result]:
+        """Those of all runs that are averaged."""
+        return [result for each in self.groups for _, result in each.counted]
+
+    @property
     def problems(self) -> dict[Path, str]:
         """Why runs have no numbers. They are never averaged in."""
         return {m.path: m.problem for m in self.members if m.problem} | dict(self.unread)
@@ -250,31 +87,31 @@ class Comparison:
     def parts(self) -> list[str]:
         """The parts of the lengths that are shown: those that some run has; then all of them, if
         there are several."""
-        there = places_of(self.groups)
-        apart: list[str] = [part for part in PARTS if part in there]
+        there = {part for result in self._results for part in result.parts}
+        apart = [part for part in PARTS if part in there]
         if self.metric in OF_RUN or not apart:
             return ["all"]
         return apart if len(apart) == 1 else [*apart, "all"]
 
-    def table(self) -> Table:
-        """One row for each run, length and metric."""
-        return table_of((each.differs, *run) for each in self.groups for run in each.counted)
+    # Tables for people ---------------------------------------------------------------------------
 
-    # For people ----------------------------------------------------------------------------------
-
-    def tables(self) -> Iterator[Shown]:
-        """What letters of groups stand for; the parts; the differences of groups over equal seeds;
-        the lengths; what no number says."""
-        yield from map(Shown, self._legend)
-        parts = {part: self.part(part) for part in self.parts}
-        yield from parts.values()
-        some = [part for part, shown in parts.items() if shown.rows]
-        for part in some:
+    def tables(self) -> Iterator[Table]:
+        """What letters of groups stand for; the parts, with symbol errors beside exact match; the
+        differences of groups over equal seeds; the lengths; what no number says."""
+        yield from map(Table, self._legend)
+        shown = [part for part in self.parts if self._values(self.metric, part)]
+        for part in self.parts:
+            yield self.part(part)
+        for part in shown:
             if part != "all" or self.parts == ["all"]:
                 yield from self._differences(part)
-        if some:
+        if shown:
             yield from self._lengths()
-        yield from map(Shown, self._remarks())
+        yield from map(Table, self._remarks())
+
+    @property
+    def _metric(self) -> Metric[Any]:
+        return METRICS[self.metric]
 
     @property
     def _key(self) -> str:
@@ -287,129 +124,166 @@ class Comparison:
         """What the letters of groups stand for."""
         return [
             f"{each.name}: "
-            + ", ".join(f"{key.rpartition('.')[2]} {shown(v)}" for key, v in each.differs.items())
+            + ", ".join(
+                f"{key.rpartition('.')[2]} {value_as_text(v)}" for key, v in each.differs.items()
+            )
             for each in self.groups
             if len(each.differs) > 1
         ]
 
-    def _measured(self, part: str) -> str:
+    def _which_pairs(self, part: str) -> str:
         """Which pairs of a part were measured, in words."""
-        text = self.about
-        spans = [place for place in places_of(self.groups) if isinstance(place, LengthGroup)]
-        if ends := [end for of in spans if part in ("all", of.part) for end in of[:2]]:
+        lengths = ""
+        spans = [each.span for result in self._results for each in result.by_length]
+        if ends := [end for span in spans if part in ("all", span.part) for end in span[:2]]:
             low, high = min(ends), max(ends)
-            text += f" of lengths {low} to {high}" if low < high else f" of length {low}"
+            lengths = f"of lengths {low} to {high}" if low < high else f"of length {low}"
+        text = self.measure.in_words(lengths)
         faults = {each.config.fault for each in self.members}
         fault = faults.pop() if len(faults) == 1 else None
         return f"{text}; {fault_remark(fault)}" if fault else text
 
-    def part(self, part: str) -> Shown:
-        """Every seed of each group; of several seeds the mean, deviation and interval. Where all
-        are 0 or none is known, the title alone."""
-        title = self.measure.label(self.metric)
+    def _values(self, metric: str, part: str) -> bool:
+        """Whether some run has another value than 0."""
+        return any(value for each in self.groups for value in each.by_seed(metric, part).values())
+
+    def part(self, part: str) -> Table:
+        """Every seed of each group; of several seeds the mean, deviation and interval; and where
+        exact match is shown, the mean of symbol errors. Where all are 0 or none is known, the title
+        alone."""
+        title = self._metric.label
         if self.metric not in OF_RUN:
             title += f", {PARTS.get(part, part)}" * (part != "all" or len(self.parts) > 1)
-            title += f": {self._measured(part)}"
-        values = [each.by_seed(part, self.metric) for each in self.groups]
-        if not any(value for of_seeds in values for value in of_seeds.values()):
-            return Shown(f"{title}: {'0 in every run' if any(values) else NOT_MEASURED}")
+            title += f": {self._which_pairs(part)}"
+        values = [each.by_seed(self.metric, part) for each in self.groups]
+        if not self._values(self.metric, part):
+            return Table(f"{title}: {self._nothing(part)}")
         several = any(len(of_seeds) > 1 for of_seeds in values)
+        with_errors = self.metric == "free_exact_match"
         seeds = sorted({seeds for of_seeds in values for seeds in of_seeds})
         rows = []
         for each, of_seeds in zip(self.groups, values, strict=True):
             counted, every = len(each.counted), len(each.members)
             runs = str(every) if counted == every else f"{counted} of {every}"
-            cells = self._cells(each.summary(part, self.metric)) if several else []
-            found = [written(of_seeds[s], self.metric) if s in of_seeds else "-" for s in seeds]
+            cells = self._cells(each.summary(self.metric, part)) if several else []
+            if with_errors:
+                errors = each.summary(ERRORS, part)
+                cells = [*cells, METRICS[ERRORS].written(errors and errors.mean)]
+            found = [self._metric.written(of_seeds.get(s)) for s in seeds]
             rows.append([each.name, runs, *cells, " ".join(found)])
         # seed, or seed/data.seed where the data has its own
         texts = [str(seed) if seed == data else f"{seed}/{data}" for seed, data in seeds]
-        numbers = ("runs", "mean", "sd", "95%") if several else ("runs",)
-        return Shown(title, [self._key], numbers, f"seed{'s' * several} {' '.join(texts)}", rows)
+        numbers = ["runs", *["mean", "sd", "95%"] * several, *[METRICS[ERRORS].short] * with_errors]
+        last = TextColumn(f"seed{'s' * several} {' '.join(texts)}")
+        return Table(title, [TextColumn(self._key), *numbers, last], rows)
 
-    def _differences(self, part: str) -> Iterator[Shown]:
+    def _nothing(self, part: str) -> str:
+        """What is said of a part where all values are 0, or none is known."""
+        counted = [member for each in self.groups for member, _ in each.counted]
+        if not any(each.by_seed(self.metric, part) for each in self.groups):
+            return NOT_MEASURED
+        every = len(self.members)
+        runs = "every run" if len(counted) == every else f"{len(counted)} of {every} runs"
+        text = f"{self._metric.written(0.0) if self._metric.is_share else '0'} in {runs}"
+        if self.metric != "free_exact_match":
+            return text
+        means = [(each.name, each.summary(ERRORS, part)) for each in self.groups]
+        errors = [(name, METRICS[ERRORS].written(of.mean)) for name, of in means if of]
+        alone = len(self.groups) == 1
+        told = ", ".join(value if alone else f"{name} {value}" for name, value in errors)
+        return f"{text}; symbol errors: {told}"
+
+    def _differences(self, part: str) -> Iterator[Table]:
         """Differences of two groups over equal seeds, where they share several."""
-        every = [pair for pair in pairs_of(self.groups, part, self.metric) if pair[2].runs > 1]
-        some = every
+        found = differences(self.groups, self.metric, part)
+        every = some = [each for each in found if each.summary.runs > 1]
         where = "" if part == "all" else f", {PARTS[part]}"
         title = f"difference over equal seeds{where}: first less second"
-        if len(every) > MOST_PAIRS:
-            some = [pair for pair in every if pair[0] is every[0][0]]
-            title += f" ({len(some)} of {len(every)} pairs; --json has all)"
-        rows, needed = [], []
-        for first, second, difference, counts in some:
-            names = [first.name, second.name]
-            if seeds := counts["seeds_needed"]:
-                needed.append(f"{' - '.join(names)} {seeds}")
-            cells = [str(difference.runs), *self._cells(difference, signed=True)]
-            rows.append([*names, *cells, str(counts["ahead"]), str(counts["behind"])])
+        if len(every) > MOST_DIFFERENCES:
+            some = [each for each in every if each.first is every[0].first]
+            title += f" ({len(some)} of {len(every)} pairs of groups; JSON has all)"
+        rows = [
+            [
+                each.first.name,
+                each.second.name,
+                str(each.summary.runs),
+                *self._cells(each.summary, signed=True),
+                str(each.ahead),
+                str(each.behind),
+            ]
+            for each in some
+        ]
         if rows:
             numbers = ("seeds", "mean", "sd", "95%", "ahead", "behind")
-            yield Shown(title, ("first", "second"), numbers, "", rows)
-        if needed:
-            yield Shown(
-                f"seeds that a difference of this size would need{where}: {', '.join(needed)} "
-                "(80% power, paired t test at 5%)"
-            )
+            yield Table(title, [TextColumn("first"), TextColumn("second"), *numbers], rows)
 
-    def _lengths(self) -> Iterator[Shown]:
+    def _lengths(self) -> Iterator[Table]:
         """The mean of each group at each length, with its interval where there is room."""
         curves = [each.curve(self.metric) for each in self.groups]
         spans = sorted({span for curve in curves for span in curve})
-        some = spans[:: -(-len(spans) // MOST_LENGTHS) or 1]
         rows = []
-        for span in some:
-            row = [str(span.low) if span.low == span.high else f"{span.low}-{span.high}"]
+        for span in spans:
+            row = [str(span)]
             for curve in curves:
                 mean, _, interval = self._cells(curve.get(span))
                 more = interval != "-" and len(curves) <= MOST_INTERVALS
                 row.append(f"{mean} {interval}" if more else mean)
             rows.append(row)
         if len(rows) > 1:
-            title = f"{self.measure.label(self.metric)} by {SIDE_NAMES[self.measure.side]} length"
-            if len(some) < len(spans):
-                title += f" ({len(some)} of {len(spans)} rows; the CSV has all)"
+            title = f"{self._metric.label} by {SIDE_NAMES[self.measure.length_of]} length"
             names = [each.name if each.differs else "mean" for each in self.groups]
-            yield Shown(title, ("length",), names, "", rows)
+            yield Table(title, [TextColumn("length"), *names], rows)
 
     def _cells(self, summary: Summary | None, *, signed: bool = False) -> list[str]:
         """Mean, deviation and interval."""
         if summary is None:
             return ["-", "-", "-"]
         mean, low, high = (
-            "-" if value is None else written(value, self.metric, signed=signed)
+            self._metric.written(value, signed=signed)
             for value in (summary.mean, summary.low, summary.high)
         )
         if summary.deviation is None:
             return [mean, "-", "-"]
-        return [mean, written(summary.deviation, self.metric), f"{low}..{high}"]
+        return [mean, self._metric.written(summary.deviation), f"{low}..{high}"]
 
     def _remarks(self) -> Iterator[str]:
-        """What the numbers cannot say: runs that are not counted, and those that decode otherwise
-        than they predict."""
+        """What the numbers cannot say: runs that are not counted, sources that are trained on too,
+        and runs that decode otherwise than they predict."""
         for each in self.groups:
             for member in each.members:
                 where = f"{member.path} ({each.name}, seed {member.config.seed})"
                 if member.result is None:
                     yield f"not counted: {where}: {member.problem}"
-                elif abs(difference := member.result.difference) > SMALL:
+                    continue
+                difference = member.result["free_less_forced_exact_match"]
+                if difference is not None and abs(difference) > SMALL:
                     yield f"free-running differs by {difference:+.3f} from teacher-forced: {where}"
+        yield from self._trained_on()
         for path, reason in self.unread.items():
             yield f"not counted: {path}: {reason}"
+
+    def _trained_on(self) -> Iterator[str]:
+        """A sentence for each group whose test sources are trained on too."""
+        for each in self.groups:
+            remarks = {text: None for _, result in each.counted for text in result.remarks()}
+            of = f"{each.name}: " if len(self.groups) > 1 else ""
+            yield from (f"{of}{text}" for text in remarks)
 
     def __repr__(self) -> str:
         return "\n".join(map(str, self.tables()))
 
     def _repr_html_(self) -> str:
-        return "".join(table.html() for table in self.tables())
+        return "".join(table._repr_html_() for table in self.tables())
+
+    # A picture -----------------------------------------------------------------------------------
 
     def picture(self, title: str, format: str = "png") -> bytes:
         """Mean and 95% interval of each group against length; of exact match where the metric is
         one of whole runs. Groups with letters are written out below. Raises UserError without
         matplotlib."""
-        if self.metric in OF_RUN:
-            return replace(self, metric="exact_match").picture(title, format)
-        curves = {each.name: each.curve(self.metric).items() for each in self.groups}
+        name = self.measure.main_metric if self.metric in OF_RUN else self.metric
+        metric = METRICS[name]
+        curves = {each.name: each.curve(name).items() for each in self.groups}
         lines = {name: [_point(*of) for of in curve] for name, curve in curves.items()}
         meanings = [line for text in self._legend for line in wrap(text, 100)]
         trained = {member.result.train_length for member in self.members if member.result}
@@ -424,56 +298,99 @@ class Comparison:
             if len(lines) > 1 and any(lines.values()):
                 axes.legend(frameon=False, title=self._key)
             says = "dotted: the ends of training; bands: 95% intervals"
-            axes.set_xlabel(f"{SIDE_NAMES[self.measure.side]} length ({says})")
-            axes.set_ylabel(self.measure.label(self.metric))
-            if is_share(self.metric):
+            axes.set_xlabel(f"{SIDE_NAMES[self.measure.length_of]} length ({says})")
+            axes.set_ylabel(metric.label)
+            if metric.is_share:
                 axes.set_ylim(-0.02, 1.02)
 
         return drawn((7, 4 + 0.15 * len(meanings)), fill, format)
 
     # For programs --------------------------------------------------------------------------------
 
+    def table(self) -> Table:
+        """One row for each run, place and metric, with values as they are."""
+        keys = [key for each in self.groups[:1] for key in each.differs]
+        rows = [
+            [str(member.path), *map(cell, each.differs.values()), *member.seeds, *row]
+            for each in self.groups
+            for member, result in each.counted
+            for row in rows_of(result)
+        ]
+        return Table("", ["run", *keys, "seed", "data_seed", *COLUMNS], rows)
+
     def to_dict(self) -> dict[str, Any]:
-        """Means and intervals of each group, its runs, and the pairs of groups, as plain values."""
+        """Means and intervals of each group, its runs, and the differences of groups, as plain
+        values."""
         metric, parts = self.metric, list(dict.fromkeys([*self.parts, "all"]))
-        groups, pairs = list[dict[str, Any]](), list[dict[str, Any]]()
-        for each in self.groups:
-            summaries = {part: each.summary(part, metric) for part in parts}
-            curve = each.curve(metric).items()
-            runs = [
-                {
-                    "run": str(m.path),
-                    "seed": m.config.seed,
-                    "data_seed": m.config.data_seed,
-                    "problem": m.problem or None,
-                    "values": {p: m.result and m.result.number(metric, p)[0] for p in parts},
-                }
-                for m in each.members
-            ]
-            groups.append(
-                {
-                    "differs": dict(each.differs),
-                    "config": without_seeds(each.members[0].config).model_dump(mode="json"),
-                    "summaries": {part: s and s._asdict() for part, s in summaries.items()},
-                    "curve": [{"lengths": s[:2], "part": s.part} | of._asdict() for s, of in curve],
-                    "runs": runs,
-                }
-            )
-        for part in parts:
-            for first, second, difference, counts in pairs_of(self.groups, part, metric):
-                both = {"first": self.groups.index(first), "second": self.groups.index(second)}
-                pairs.append({**both, "part": part, **counts, **difference._asdict()})
+        found = [(part, each) for part in parts for each in differences(self.groups, metric, part)]
         return {
             "measure": self.measure.model_dump(mode="json"),
             "metric": metric,
-            "about": self._measured("all"),
-            "groups": groups,
-            "pairs": pairs,
+            "groups": [self._group_as_dict(each, parts) for each in self.groups],
+            "differences": [{"part": part} | self._difference_as_dict(d) for part, d in found],
             "unread": [{"run": str(path), "problem": why} for path, why in self.unread.items()],
         }
 
+    def _group_as_dict(self, of: Group, parts: Sequence[str]) -> dict[str, Any]:
+        summaries = {
+            name: {part: s and s._asdict() for part in parts for s in [of.summary(name, part)]}
+            for name in dict.fromkeys([self.metric, ERRORS])
+        }
+        curve = [
+            {"shortest": span.low, "longest": span.high, "part": span.part} | summary._asdict()
+            for span, summary in of.curve(self.metric).items()
+        ]
+        runs = [
+            {
+                "run": str(member.path),
+                "seed": member.config.seed,
+                "data_seed": member.config.data_seed,
+                "problem": member.problem or None,
+                "trained_on": member.result and member.result.trained_on,
+                "parts": member.result and member.result.parts,
+            }
+            for member in of.members
+        ]
+        return {
+            "differs": dict(of.differs),
+            "config": without_seeds(of.members[0].config).model_dump(mode="json"),
+            "summaries": summaries,
+            "by_length": curve,
+            "runs": runs,
+        }
 
-def _point(span: LengthGroup, of: Summary) -> Point:
+    def _difference_as_dict(self, of: Difference) -> dict[str, Any]:
+        first, second = (self.groups.index(each) for each in (of.first, of.second))
+        counts = {"ahead": of.ahead, "behind": of.behind, "level": of.level}
+        return {"first": first, "second": second, **counts, **of.summary._asdict()}
+
+
+COLUMNS = ("part", "shortest", "longest", "metric", "value", "low", "high", "pairs")
+"""After those that name a run. low, high: the 95% interval of Wilson. Rows of a part have no
+shortest and longest; rows of a whole run have no part."""
+
+
+def rows_of(result: Result) -> Iterator[list[Any]]:
+    """The rows of a run, as `COLUMNS` says."""
+    for name in OF_RUN:
+        yield ["", None, None, name, result.number(name), None, None, None]
+    places: list[tuple[Place, list[Any]]] = [(p, [p, None, None]) for p in result.parts]
+    for each in result.by_length:
+        places.append((each.span, [each.part, each.shortest, each.longest]))
+    for place, where in places:
+        intervals = result.at(place)["intervals"]
+        for name in OF_PAIRS:
+            if pairs := result.rests_on(name, place):
+                low, high = intervals.get(name, (None, None))
+                yield [*where, name, result.number(name, place), low, high, pairs]
+
+
+def cell(value: Any) -> Any:
+    """Numbers as they are; other values as YAML has them. Null is "none": pandas groups by it."""
+    return value if isinstance(value, int | float) else value_as_text(value)
+
+
+def _point(span: Span, of: Summary) -> Point:
     """The middle of some lengths, their mean and its interval: of one run that of its pairs."""
     low, high = of.low, of.high
     if of.pairs and of.runs == 1:
@@ -516,7 +433,16 @@ def runs_of(path: Path) -> list[Path]:
 
 
 def _has_begun(path: Path) -> bool:
-    return any(os.path.exists(path / name) for name in (CONFIG, METRICS, FAILED))
+    return any(os.path.exists(path / name) for name in (CONFIG, RECORDS, FAILED))
+
+
+def measure_of(paths: Sequence[Path]) -> Measure:
+    """What is measured of runs where nothing is asked for: what the sweep of all of them measures,
+    or else every test pair. Raises UserError."""
+    sweeps = [read_sweep(path.parent if is_run(path) else path) for path in paths]
+    measures = {each and each.measure for each in sweeps}
+    only = measures.pop() if len(measures) == 1 else None
+    return only or Measure()
 
 
 Take = Callable[[Path, Measure], Result]
@@ -524,21 +450,16 @@ Take = Callable[[Path, Measure], Result]
 
 def compare(
     paths: Sequence[Path],
-    metric: Metric = "exact_match",
+    metric: str | None = None,
     measure: Measure | None = None,
-    *,
-    about: str = "",
     take: Take | None = None,
 ) -> Comparison:
     """The runs of some run directories, folders of runs and sweeps. Raises UserError.
 
-    measure: None = that of all the sweeps, or else every test pair. about: which pairs it takes,
-    in words; empty = those that a sweep measures, and numbers that one has kept will do. take:
-    measures a run that has no such numbers; nothing is written.
+    metric: None = exact match. measure: None = as of `measure_of`. take: measures a run that has no
+    such result, or one that is no longer its own; nothing is written.
     """
-    sweeps = [read_sweep(path.parent if is_run(path) else path) for path in paths]
-    asked = {each and each.measure for each in sweeps}
-    measure = measure or (asked.pop() if len(asked) == 1 else None) or of_lengths()
+    measure = measure or measure_of(paths)
     members, unread = list[Member](), dict[Path, str]()
     for path in dict.fromkeys(run for given in paths for run in runs_of(given)):
         try:
@@ -547,31 +468,33 @@ def compare(
             failure = read_failure(path)
             unread[path] = failure.reason if failure else str(error)
             continue
+        result, problem = None, ""
         try:
-            found = None if about else read_results(path).get(measure)
-            result, problem = found or _taken(run, measure, take), ""
+            result = _result_of(run, measure, take)
         except UserError as error:
-            result, problem = None, str(error)
+            problem = str(error)
         stated = flatten(run.given.model_dump(exclude_unset=True))
         members.append(Member(path, run.config, result, problem, stated))
-    splits = {split_of(member.config) for member in members}
-    about = about or f"{' or '.join(sorted(splits))} pairs"
-    return Comparison(measure, metric, about, group(members), unread)
+    return Comparison(measure, metric or measure.main_metric, group(members), unread)
 
 
-def of_one(run: Run, result: Result, metric: Metric = "exact_match") -> Comparison:
+def of_one(run: Run, result: Result, metric: str | None = None) -> Comparison:
     """One run, as a comparison has it."""
-    return Comparison(result.measure, metric, "", group([Member(run.path, run.config, result)]))
+    groups = group([Member(run.path, run.config, result)])
+    return Comparison(result.measure, metric or result.measure.main_metric, groups)
 
 
-def _taken(run: Run, measure: Measure, take: Take | None) -> Result:
-    """The numbers that a run is given now. Raises UserError: why it has none."""
-    if failure := read_failure(run.path):
-        raise UserError(failure.reason)
+def _result_of(run: Run, measure: Measure, take: Take | None) -> Result:
+    """The result of a run: the one that its sweep has kept, or one that is measured now. Raises
+    UserError: why it has none."""
     if run.diverged:
         raise UserError(f"diverged: {run.diverged}")
-    if unfinished := run.unfinished:
-        raise UserError(f"unfinished: {unfinished}")
+    failure = read_failure(run.path)
+    if (unfinished := run.unfinished) or not run.steps:
+        reason = f"unfinished: {unfinished or 'no checkpoint yet'}"
+        raise UserError(failure.reason if failure else reason)
+    if kept := run.kept_result(measure):
+        return kept
     if take is None:
-        raise UserError(NOT_MEASURED)
+        raise UserError(failure.reason if failure else NOT_MEASURED)
     return take(run.path, measure)

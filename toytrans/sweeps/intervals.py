@@ -13,17 +13,11 @@ Means of losses and other numbers that are no proportions have Student's interva
 """
 
 from collections.abc import Sequence
-from math import ceil, sqrt
+from math import sqrt
 from statistics import fmean, stdev
 from typing import NamedTuple
 
 from toytrans.scores import Z_975, wilson_interval
-
-Z_80 = 0.8416212335729143
-"""The 80% point of the normal distribution."""
-
-MOST_SEEDS = 1000
-"""What a difference may need, to be counted."""
 
 T_975 = [12.706205, 4.302653, 3.182446, 2.776445, 2.570582]
 T_975 += [2.446912, 2.364624, 2.306004, 2.262157, 2.228139]
@@ -79,20 +73,6 @@ def difference_of(
     above = found.mean + sqrt((high - ours) ** 2 + (theirs - low_2) ** 2)
     ends = max(-1.0, min(found.low, below)), min(1.0, max(found.high, above))
     return found._replace(low=ends[0], high=ends[1], pairs=min(pairs))
-
-
-def seeds_needed(difference: Summary) -> int | None:
-    """How many seeds would show a difference of this size in 80 of 100 studies: by a paired t test
-    at 5%, to about one seed (Guenther 1981, The American Statistician 35:243). None where the
-    interval leaves out 0 already, where the difference is 0, where the seeds do not differ, or
-    beyond `MOST_SEEDS`."""
-    mean, deviation = difference.mean, difference.deviation
-    if difference.low is None or difference.high is None or not deviation or not mean:
-        return None
-    seeds = ((Z_975 + Z_80) * deviation / mean) ** 2 + Z_975**2 / 2
-    if difference.low > 0 or difference.high < 0 or seeds > MOST_SEEDS:
-        return None
-    return max(2, ceil(seeds))
 
 
 def t_975(freedom: int) -> float:

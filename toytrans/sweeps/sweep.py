@@ -38,19 +38,13 @@ from toytrans.files import (
     write_file,
     write_json,
 )
+from toytrans.measurement import Measure, split_of
 from toytrans.model.build import check_fault
 from toytrans.resolve import resolve
-from toytrans.sweeps.comparison import (
-    SWEEP,
-    Comparison,
-    Table,
-    cell,
-    compare,
-    read_sweep,
-    without_seeds,
-)
-from toytrans.sweeps.measure import Measure, Metric, of_lengths, split_of
+from toytrans.sweeps.comparison import SWEEP, Comparison, cell, compare, read_sweep
+from toytrans.sweeps.groups import without_seeds
 from toytrans.sweeps.trial import Ended, Trial, by_names, check_ray, path_of, run_here, run_on_ray
+from toytrans.table import Table
 from toytrans.training.checkpoint import saved_steps
 from toytrans.training.devices import choose_device, usable_cores
 from toytrans.training.folder import RUNS
@@ -101,7 +95,7 @@ class Sweep:
             yield from rounds
 
 
-def write(sweep: Sweep, metric: Metric = "exact_match") -> Comparison:
+def write(sweep: Sweep, metric: str | None = None) -> Comparison:
     """Compare all runs in the folder of a sweep, and write tables and plot. Raises UserError."""
     compared = compare([sweep.folder], metric, sweep.trials[0].measures[0])
     configs = [
@@ -126,12 +120,12 @@ def write_tables(
     folder: Path, table: Table, about: Mapping[str, Any], picture: bytes | None = None
 ) -> list[Path]:
     """Write the files of a sweep. about: what the JSON says besides. Raises UserError."""
-    columns, *rows = table
+    columns, rows = table.headings, table.rows
     head = json_text({"made": made(), **about, "columns": columns}, 1).removesuffix("\n}")
     lines = ",\n".join(f"  {json_text(row)}" for row in rows)
     files = {
         "table.json": f'{head},\n "rows": [\n{lines}\n ]\n}}\n'.encode(),
-        "table.csv": csv_bytes(table),
+        "table.csv": csv_bytes([columns, *rows]),
         **({"plot.png": picture} if picture else {}),
     }
     for name, raw in files.items():
@@ -172,7 +166,7 @@ def plan(
     """
     if on == "ray":
         check_ray()
-    measure, grid = measure or of_lengths(), read_grid(sets)
+    grid = read_grid(sets)
     choices = [
         [f"{key}={value}" for key, value in zip(grid, values, strict=True)]
         for values in product(*grid.values())
@@ -180,6 +174,7 @@ def plan(
     if (count := len(choices) * len(seeds or [0])) > MOST_TRIALS:
         raise UserError(f"{count:,} runs are more than {MOST_TRIALS:,}; give fewer seeds or values")
     checked = [_checked(choice, load, measure, on) for choice in choices]
+    measure = measure or Measure(split=split_of(checked[0][1]))
     seeds = [checked[0][0].seed] if seeds is None else seeds
     check_folder(folder)
     there = {path.name[-8:]: path for path in folder.glob("*-????????")}
@@ -240,7 +235,7 @@ def _split(text: str) -> list[str]:
 
 
 def _checked(
-    choice: Sequence[str], load: LoadConfig, measure: Measure, on: Where
+    choice: Sequence[str], load: LoadConfig, measure: Measure | None, on: Where
 ) -> tuple[Config, Settings]:
     """The config of a choice and its settings, which can be trained and measured. Raises UserError
     naming the choice where the fault is not in the file itself."""
@@ -252,7 +247,8 @@ def _checked(
             choose_device(settings.device)
         dataset = open_dataset(settings)
         check_dataset(settings, dataset)
-        pairs_of_split(settings, dataset.facts, split_of(settings), measure.selection)
+        measured = measure or Measure(split=split_of(settings))
+        pairs_of_split(settings, dataset.facts, measured.split, measured.selection)
     except UserError as error:
         load([])
         raise UserError(": ".join(filter(None, (" ".join(choice), str(error))))) from None

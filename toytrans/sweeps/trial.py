@@ -31,17 +31,18 @@ from multiprocessing import resource_tracker
 from multiprocessing.connection import wait
 from pathlib import Path
 from types import ModuleType
-from typing import Any, Literal, NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from pydantic import BaseModel, ConfigDict
 
+from toytrans.config.load import flatten
 from toytrans.config.schema import Config, Paths, Settings
 from toytrans.documents import read_json
 from toytrans.errors import UserError, how_to_install, ran_out_of_memory, shortened
 from toytrans.files import Unreadable, json_text, write_json
+from toytrans.measurement import Measure, write_result
 from toytrans.references import digests, hand_over, take_over
-from toytrans.sweeps.measure import Measure, measure_run, read_results
 from toytrans.training import devices
 from toytrans.training.devices import usable_cores
 from toytrans.training.folder import is_being_written
@@ -61,7 +62,6 @@ class Trial(NamedTuple):
 
     config: as it is given to the training. settings: what follows from it.
     title: what sets it apart, for a person. about: the same by key, for a board's table.
-    checkpoint: the best on validation pairs, where a training that diverges fails; or the last.
     """
 
     path: Path
@@ -70,15 +70,21 @@ class Trial(NamedTuple):
     measures: Sequence[Measure]
     title: str = ""
     about: Mapping[str, str] = {}
-    checkpoint: Literal["best", "last"] = "best"
 
     def is_done(self) -> bool:
-        """Whether nothing is left to do: it has its numbers, or would fail again. Raises
-        UserError."""
-        failure = read_failure(self.path)
-        return set(self.measures) <= read_results(self.path).keys() or bool(
-            failure and failure.final
-        )
+        """Whether nothing is left to do: it has its numbers, or would diverge again."""
+        try:
+            run = Run.open(self.path)
+            if by_names(run.config) != by_names(self.settings):
+                return False
+            if run.diverged:
+                return True
+            if run.unfinished or not run.steps:
+                return False
+            run.config = self.settings  # whose files may lie in another folder now
+            return all(map(run.kept_result, self.measures))
+        except UserError:  # it has not begun, or is damaged, which its own process says
+            return False
 
     def share_done(self) -> float:
         """The proportion of its training that is done."""
@@ -115,12 +121,11 @@ def by_names(config: Settings) -> dict[str, Any]:
 
 
 class Failure(BaseModel):
-    """Why a trial has no numbers. final: it would fail again. traceback: of an internal error."""
+    """Why a trial has no numbers. traceback: of an internal error."""
 
     model_config = ConfigDict(frozen=True)
 
     reason: str
-    final: bool = False
     traceback: str = ""
 
 
@@ -131,12 +136,12 @@ def read_failure(run: Path) -> Failure | None:
     return None
 
 
-def failed(trial: Trial, reason: str, *, final: bool = False, traceback: str = "") -> Failure:
+def failed(trial: Trial, reason: str, *, traceback: str = "") -> Failure:
     """Write why a trial failed. A full disk stops no sweep."""
     texts = {"reason": reason.removeprefix(f"{trial.path}: "), "traceback": traceback}
     for name, text in texts.items():  # of a path that is no UTF-8, escape codes
         texts[name] = shortened(text.encode(errors="backslashreplace").decode())
-    failure = Failure(final=final, **texts)
+    failure = Failure(**texts)
     with contextlib.suppress(OSError, UserError):
         trial.path.mkdir(parents=True, exist_ok=True)
         write_json(trial.path / FAILED, failure.model_dump())
@@ -176,15 +181,33 @@ def _train_and_measure(trial: Trial) -> Failure | None:
     torch.set_num_threads(1)
     devices.tune_process()
     name, silent = trial.path.name, lambda _: None
+    _check_config(trial)
     with open_session(trial.config, name, trial.path, True, silent, waits=True) as trainer:
         for _ in trainer.train():
             pass
         exit_if_signalled(trainer.signals)
-    if trial.checkpoint == "best" and trainer.stop_reason == "diverged":
-        return failed(trial, trainer.divergence(), final=True)
-    trained = Run.open(trial.path, checkpoint=trial.checkpoint, device=str(trainer.device))
-    measure_run(trained, trial.measures)
+    if trainer.stop_reason == "diverged":
+        return failed(trial, trainer.divergence())
+    trained = Run.open(trial.path, device=str(trainer.device))
+    trained.config = trial.settings
+    for measure in trial.measures:
+        if trained.kept_result(measure) is None:
+            write_result(trained.path, trained.measure(measure))
     return None
+
+
+def _check_config(trial: Trial) -> None:
+    """Raise UserError where the folder of a trial holds a run of another config, which somebody
+    has put there or has gone on with."""
+    try:
+        config = Run.open(trial.path).config
+    except UserError:  # there is none, or the training says what is wrong
+        return
+    there, wanted = (flatten(by_names(settings)) for settings in (config, trial.settings))
+    for key, value in wanted.items():
+        if there.get(key) != value:
+            what = f"holds a run whose {key} is {there.get(key)}, not {value}"
+            raise UserError(f"{trial.path}: {what}; move it away")
 
 
 # Many trials, in processes here ------------------------------------------------------------------

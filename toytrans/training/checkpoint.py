@@ -314,6 +314,12 @@ def read_progress(run: Path, step: int) -> Progress:
         return _progress_in(file, step)
 
 
+def checkpoint_sha256(run: Path, step: int) -> str:
+    """The SHA-256 of the file of a checkpoint, as it is now. Raises UserError."""
+    with checkpoint_errors(run, step):
+        return hashlib.sha256(read_whole(checkpoint_file(run, step), MOST_BYTES)).hexdigest()
+
+
 def read_trained_with(run: Path, step: int) -> TrainedWith | None:
     """What the weights of a checkpoint were trained with; None if it does not say. Raises
     UserError."""

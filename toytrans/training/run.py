@@ -6,6 +6,7 @@ only to go on with it.
 """
 
 import contextlib
+import hashlib
 import io
 import os
 from collections.abc import Callable
@@ -20,24 +21,31 @@ from toytrans.arguments import check_choice, check_whole, checked_lengths
 from toytrans.config.faults import fault_remark
 from toytrans.config.load import load_saved_config, load_settings
 from toytrans.config.schema import Config, Settings
+from toytrans.data.formats import sha256_of
 from toytrans.data.open import open_dataset
-from toytrans.data.pairs import MOST_TARGET_GROWTH, DataFacts, Side, Split
-from toytrans.data.selection import Selection, pairs_of_files, pairs_of_split, trained_lengths
+from toytrans.data.pairs import MOST_TARGET_GROWTH, DataFacts, Side
+from toytrans.data.selection import (
+    pairs_of_files,
+    pairs_of_split,
+    sources_in_training,
+    trained_lengths,
+)
 from toytrans.errors import UserError
 from toytrans.evaluation import evaluate, translate
-from toytrans.files import read_whole
+from toytrans.files import json_text, read_whole
+from toytrans.measurement import Measure, Result, read_results, result_of
 from toytrans.model.build import build_model
 from toytrans.model.seq2seq import Seq2Seq, count_parameters
 from toytrans.outputs import Outputs
 from toytrans.references import trust
 from toytrans.resolve import resolve
-from toytrans.scores import Scores
 from toytrans.tokens import Vocabulary
 from toytrans.training.checkpoint import (
     CHECKPOINTS,
     Count,
     Progress,
     checkpoint_file,
+    checkpoint_sha256,
     load_weights,
     pick_steps,
     read_progress,
@@ -332,14 +340,14 @@ class Run:
     def evaluate(
         self,
         lengths: tuple[int, int] | None = None,
-        split: Split = "test",
+        split: Literal["valid", "test"] = "test",
         examples: int | None = None,
         decode: int | None = None,
         beam: int = 1,
         *,
         length_of: Side = "src",
         files: str | Path | tuple[str | Path, str | Path] | None = None,
-    ) -> Scores:
+    ) -> Result:
         """Measure the run as `toytrans eval` does, for a program in Python: its arguments are plain
         and are checked here, and it computes as a command does.
 
@@ -352,51 +360,93 @@ class Run:
         check_choice(("valid", "test"), split=split)
         check_choice(("src", "tgt"), length_of=length_of)
         check_whole(1, examples=examples, decode=decode, beam=beam)
-        pairs_of: Split | Path | tuple[Path, Path] = split
-        if isinstance(files, str | Path):
-            pairs_of = Path(files)
-        elif files is not None:
-            pairs_of = Path(files[0]), Path(files[1])
-        wanted = Selection(checked_lengths(lengths), examples, length_of)
+        named = [files] if isinstance(files, str | Path) else files
+        wanted = Measure(
+            split=split,
+            files=None if named is None else tuple(map(str, named)),
+            lengths=checked_lengths(lengths),
+            length_of=length_of,
+            examples=examples,
+            decode=decode,
+            beam=beam,
+            checkpoint=self.checkpoint,
+        )
         with tuned():
-            return self.measure(pairs_of, wanted, decode, beam)
+            return self.measure(wanted)
 
     def measure(
         self,
-        pairs_of: Split | Path | tuple[Path, Path],
-        wanted: Selection,
-        decode: int | None = None,
-        beam: int = 1,
+        wanted: Measure,
         follow: Callable[[int, int], object] = lambda done, total: None,
         keep: Outputs | None = None,
-    ) -> Scores:
-        """Measure the run for a command or a sweep, which has a `Selection` and is tuned already.
+    ) -> Result:
+        """Measure the run for a command or a sweep, which is tuned already.
 
-        pairs_of: a split, a file of pairs, or two files of parallel text.
-        decode: pairs of each length to decode; None = all. follow: as in `evaluation.evaluate`.
-        keep: what collects the outputs.
+        follow: as in `evaluation.evaluate`. keep: what collects the outputs.
         Raises UserError where there are no such pairs.
         """
-        config, facts = self.config, self.facts
-        trained = trained_lengths(config, facts, wanted.side)
-        if isinstance(pairs_of, str):
-            pairs = pairs_of_split(config, facts, pairs_of, wanted)
+        if wanted.checkpoint != self.checkpoint:
+            return self.at(wanted.checkpoint).measure(wanted, follow, keep)
+        config, facts, selection = self.config, self.facts, wanted.selection
+        trained = trained_lengths(config, facts, wanted.length_of)
+        if wanted.files is None:
+            pairs = pairs_of_split(config, facts, wanted.split, selection)
         else:
-            pairs = pairs_of_files(pairs_of, config, facts, wanted)
+            first, *more = map(Path, wanted.files)
+            paths = (first, more[0]) if more else first
+            pairs = pairs_of_files(paths, config, facts, selection)
         scores = evaluate(
             self.model,
             pairs,
             facts,
-            beam=beam,
-            decode=decode,
-            side=wanted.side,
+            beam=wanted.beam,
+            decode=wanted.decode,
+            side=wanted.length_of,
             follow=follow,
             keep=keep,
         )
-        split = pairs_of if isinstance(pairs_of, str) else "files"
-        about = {"run": str(self.path), "seed": config.seed, "split": split}
-        about |= {"checkpoint": self.step, "fault": config.fault}
-        return replace(scores, train_length=trained, about=about)
+        progress = self.progress()
+        return result_of(
+            replace(scores, train_length=trained),
+            wanted,
+            run=str(self.path),
+            fingerprint=self.fingerprint(wanted),
+            step=self.step,
+            checkpoint=self.which_step,
+            seed=config.seed,
+            data_seed=config.data_seed,
+            fault=config.fault,
+            of_files=wanted.files is not None or config.data.files is not None,
+            trained_on=sources_in_training(config, facts, pairs),
+            steps=progress.step if progress else self.step,
+            seconds=progress.elapsed_s if progress else 0.0,
+            parameters=count_parameters(self.model),
+        )
+
+    def fingerprint(self, wanted: Measure) -> str:
+        """What tells whether numbers of a measure are still those of this run: a hash of the
+        weights, of the settings that they depend on, of the user's code, and of the files whose
+        pairs are measured. Raises UserError where one of these cannot be read."""
+        if wanted.checkpoint != self.checkpoint:
+            return self.at(wanted.checkpoint).fingerprint(wanted)
+        self._pick_again_if_gone()
+        files = self.config.data.files
+        measured = list(wanted.files or ())
+        if wanted.files is None and files is not None:
+            paths = getattr(files, wanted.split) or files.train
+            measured = [paths] if isinstance(paths, str) else list(paths)
+        held = [checkpoint_sha256(self.path, step) for step in self.model_steps]
+        held += map(sha256_of, measured)
+        about = [held, self._now.settings, self._now.code, self.config.model.length_penalty]
+        return hashlib.sha256(json_text(about).encode()).hexdigest()
+
+    def kept_result(self, wanted: Measure) -> Result | None:
+        """The result of a measure that a sweep has kept, where it is still that of this run.
+        Raises UserError where it cannot be told."""
+        for result in read_results(self.path):
+            if result.measure == wanted and result.fingerprint == self.fingerprint(wanted):
+                return result.model_copy(update={"run": str(self.path)})
+        return None
 
 
 # What can be said of a path that may hold no run ------------------------------------------------

@@ -23,7 +23,7 @@ from toytrans.data.hashing import key_of
 from toytrans.data.pairs import Dataset, all_pairs
 from toytrans.evaluation import evaluate
 from toytrans.model.seq2seq import Seq2Seq
-from toytrans.scores import Summary
+from toytrans.scores import Numbers
 from toytrans.training.checkpoint import (
     Progress,
     StopReason,
@@ -258,17 +258,21 @@ class Trainer:
         best so far. The first process measures; the others wait until it tells them."""
         progress = self.progress
         progress.elapsed_s += self._lap()
-        measured: Summary = {}
+        measured: Numbers = {}
         if self.rank == 0:
             pairs = all_pairs(self.dataset, "valid")
-            measured = evaluate(self.model, pairs, self.dataset.facts).summary()
+            measured = evaluate(self.model, pairs, self.dataset.facts).numbers()
         measured = gather(measured)[0]
         if math.isfinite(measured["loss"]):
-            progress.note_evaluation(measured["exact_match"], measured["loss"])
+            progress.note_evaluation(measured["free_exact_match"], measured["loss"])
         else:
             self.not_finite = "validation loss"
         progress.evaluation_s += self._lap()
-        return {f"valid_{key}": measured[key] for key in ("exact_match", "token_accuracy", "loss")}
+        return {
+            "valid_exact_match": measured["free_exact_match"],
+            "valid_token_accuracy": measured["forced_token_accuracy"],
+            "valid_loss": measured["loss"],
+        }
 
     # Divergence
 

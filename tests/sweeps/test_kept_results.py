@@ -1,0 +1,106 @@
+"""What a sweep has measured is printed again only as long as it is true of the run."""
+
+import json
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+from conftest import Command, call, tiny_yaml
+
+SWEEP = Path("runs/sweeps/c")
+WORDS = ("sweep", "c.yaml", "--seeds", "0:1", "--lengths", "1:6", "--examples", "30")
+
+
+@pytest.fixture(scope="module")
+def done(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder in which the sweep of `WORDS` has run, on files."""
+    folder = tmp_path_factory.mktemp("kept")
+    rows = [" ".join(text) for text in ("a", "b", "ab", "ba", "aab", "bba", "abab", "babab")]
+    lines = {name: "".join(f"{row}\t{row}\n" for row in rows) for name in ("train", "test")}
+    lines["test"] += "a a a a a\ta a a a a\nb b\tb b\n"
+    with pytest.MonkeyPatch.context() as patch:
+        patch.chdir(folder)
+        for name, text in lines.items():
+            Path(f"{name}.tsv").write_text(text)
+        files = {"train": "train.tsv", "valid": "test.tsv", "test": "test.tsv"}
+        train = {"max_steps": 12, "lr": 0.01, "eval_every": 6}
+        Path("c.yaml").write_text(tiny_yaml(data={"files": files}, train=train))
+        assert call(*WORDS) == 0
+    return folder
+
+
+@pytest.fixture
+def runs(done: Path, here: Path) -> list[Path]:
+    """The runs of that sweep, of which this test may spoil what it likes."""
+    for path in done.iterdir():
+        copy = shutil.copytree if path.is_dir() else shutil.copy
+        copy(path, here / path.name)
+    for saved in here.glob("runs/sweeps/c/*/*.yaml"):
+        saved.write_text(saved.read_text().replace(str(done), str(here)))
+    return sorted(path for path in SWEEP.iterdir() if path.is_dir())
+
+
+def parts_of(command: Command, *words: str) -> dict[str, Any]:
+    """The numbers that eval prints of each run, by its path."""
+    answer = command("eval", *words, "--json")
+    assert answer.code == 0, answer.err
+    found = json.loads(answer.out)
+    if "groups" not in found:
+        return {found["run"]: found["parts"]}
+    return {run["run"]: run["parts"] for each in found["groups"] for run in each["runs"]}
+
+
+def test_sweep_and_runs_are_shown_by_the_same_numbers(runs: list[Path], command: Command):
+    """Those that the sweep has kept: of one run alone too. None is measured again."""
+    together = parts_of(command, str(SWEEP))
+    assert together.keys() == {str(run) for run in runs}
+    for run in runs:
+        (kept,) = json.loads((run / "eval.json").read_text())
+        assert together[str(run)] == kept["parts"] == parts_of(command, str(run))[str(run)]
+        assert kept["measure"]["lengths"] == [1, 6] and kept["parts"]["all"]["pairs"] == 10
+        assert kept["trained_on"] == 8, "of ten"
+        (run / "eval.json").write_text(json.dumps([kept | {"steps": 77}]))
+        assert json.loads(command("eval", str(run), "--json").out)["steps"] == 77, "as it was kept"
+    shown = command("eval", str(SWEEP)).out
+    assert "8 of 10 sources are trained on too" in shown
+    assert "8 of 10 sources are trained on too" in command("eval", str(runs[0])).out
+
+
+def test_a_run_that_went_on_is_measured_again(runs: list[Path], command: Command):
+    before = parts_of(command, str(SWEEP))
+    (run, other) = map(str, runs)
+    more = ("--set", "train.max_steps=40")
+    assert command("train", "--resume", "--out", run, *more).code == 0
+    after = parts_of(command, str(SWEEP))
+    assert after[run] == parts_of(command, run)[run] != before[run]
+    assert after[other] == before[other]
+
+
+def test_one_that_was_stopped_on_the_way_is_not_counted(runs: list[Path], command: Command):
+    saved = runs[0] / "resolved.yaml"
+    saved.write_text(saved.read_text().replace("max_steps: 12", "max_steps: 99"))
+    answer = command("eval", str(SWEEP))
+    assert "unfinished: step 12 of 99" in answer.out and "in 1 of 2 runs" in answer.out
+
+
+def test_other_test_pairs_are_measured_and_nothing_is_trained(runs: list[Path], command: Command):
+    before = parts_of(command, str(SWEEP))
+    Path("test.tsv").write_text("a\tb\nb\ta\n")
+    after = parts_of(command, str(SWEEP))
+    assert {parts["all"]["pairs"] for parts in before.values()} == {10}
+    assert {parts["all"]["pairs"] for parts in after.values()} == {2}
+
+
+def test_the_run_of_another_seed_is_no_run_of_the_sweep(runs: list[Path], command: Command):
+    shutil.rmtree(runs[1])
+    shutil.copytree(runs[0], runs[1])
+    answer = command(*WORDS)
+    assert answer.code == 1
+    assert "seed 1: failed: holds a run whose seed is 0, not 1; move it away" in answer.err
+
+
+def test_a_failure_of_before_is_none_of_a_finished_run(runs: list[Path], command: Command):
+    """As after a full disk, when the run was gone on with by hand."""
+    (runs[0] / "failed.json").write_text('{"reason": "no space left on device"}')
+    assert "not counted" not in command("eval", str(SWEEP)).out

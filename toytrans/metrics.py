@@ -1,0 +1,292 @@
+"""What is counted of each pair, and the metrics that follow: one function and one entry each.
+
+A metric counts something in every pair: whether its output is right, how many of its tokens are,
+how many edits its output needs. Of any pairs it is the sum of that, divided by the sum of another
+count, say of their tokens. The name of its entry is its name everywhere: in JSON, in eval.json, in
+a CSV, after --metric.
+
+Names that begin with free_ belong to what a model has written itself, by greedy search or a beam.
+The others are teacher-forced: each token was predicted from the true ones before it.
+"""
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Generic, Literal, TypeVar
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from toytrans.errors import UserError, did_you_mean, share
+from toytrans.tokens import EOS_ID, PAD_ID
+
+
+@dataclass(frozen=True)
+class Forced:
+    """A batch whose tokens were predicted from the true ones before them.
+
+    logits: (B, T, V). target: (B, T), PAD after the ends. unknown: the id of the symbol that stands
+    for all that training lacks, which is never right; -1 if there is none.
+    """
+
+    logits: Tensor
+    target: Tensor
+    unknown: int
+
+    @cached_property
+    def real(self) -> Tensor:
+        """(B, T): where a target has a token, its EOS included."""
+        return self.target != PAD_ID
+
+    @cached_property
+    def labels(self) -> Tensor:
+        """(B, T): what is right at each place; no prediction is -1."""
+        return self.target.masked_fill(self.target == self.unknown, -1)
+
+
+@dataclass(frozen=True)
+class Free:
+    """A batch that the model has written itself.
+
+    output, target: (B, L), PAD after the ends of both. unknown: as in `Forced`.
+    """
+
+    output: Tensor
+    target: Tensor
+    unknown: int
+
+    @cached_property
+    def real(self) -> Tensor:
+        """(B, L): where a target has a token, its EOS included."""
+        return self.target != PAD_ID
+
+    @cached_property
+    def same(self) -> Tensor:
+        """(B, L): where output and target agree, after the ends too."""
+        return (self.output == self.target) & (self.output != self.unknown)
+
+    @cached_property
+    def right(self) -> Tensor:
+        """(B,): whether the output is the target."""
+        return self.same.all(1)
+
+    @cached_property
+    def ended(self) -> Tensor:
+        """(B,): whether the output has an EOS."""
+        return (self.output == EOS_ID).any(1)
+
+    @cached_property
+    def surplus(self) -> Tensor:
+        """(B,): how many tokens longer the output is than the target."""
+        return (self.output != PAD_ID).sum(1) - self.real.sum(1)
+
+
+# What metrics are divided by -------------------------------------------------------------------
+
+COUNTS_FORCED: dict[str, Callable[[Forced], Tensor]] = {
+    "pairs": lambda of: torch.ones(len(of.target)),
+    "tokens": lambda of: of.real.sum(1),
+}
+COUNTS_FREE: dict[str, Callable[[Free], Tensor]] = {
+    "decoded": lambda of: torch.ones(len(of.target)),
+    "decoded_tokens": lambda of: of.real.sum(1),
+    "decoded_symbols": lambda of: of.real.sum(1) - 1,
+    "wrong": lambda of: ~of.right,
+    "ended_early": lambda of: of.ended & (of.surplus < 0),
+    "ended_late": lambda of: of.ended & (of.surplus > 0),
+    "never_ended": lambda of: ~of.ended,
+}
+"""Whole numbers of each pair. tokens: of targets, with EOS; symbols: without."""
+
+
+# What metrics count ----------------------------------------------------------------------------
+
+
+def forced_exact_match(of: Forced) -> Tensor:
+    """Whether every token was predicted; PAD and BOS are not allowed, as in decoding. So it is what
+    a greedy output's exact match would be."""
+    greedy = of.logits[..., EOS_ID:].argmax(-1) + EOS_ID
+    return ((greedy == of.labels) | ~of.real).all(1)
+
+
+def forced_token_accuracy(of: Forced) -> Tensor:
+    """How many tokens were predicted."""
+    return ((of.logits.argmax(-1) == of.labels) & of.real).sum(1)
+
+
+def nats(of: Forced) -> Tensor:
+    """The negative log-probability of the target in nats, in fp64."""
+    losses = F.cross_entropy(
+        of.logits.transpose(1, 2), of.target, ignore_index=PAD_ID, reduction="none"
+    )
+    return losses.cpu().double().sum(1)
+
+
+def free_exact_match(of: Free) -> Tensor:
+    """Whether the output is the target, to its end."""
+    return of.right
+
+
+def free_token_accuracy(of: Free) -> Tensor:
+    """How many tokens of the target stand at their place in the output."""
+    return (of.same & of.real).sum(1)
+
+
+def free_symbol_error_rate(of: Free) -> Tensor:
+    """How many symbols must be put in, taken out or replaced to make the target of the output
+    (Levenshtein 1966). Ends are no symbols, and <unk> is never right."""
+    distance = torch.zeros(len(of.target))
+    rows = (~of.right).nonzero()[:, 0]
+    if len(rows):
+        output = of.output[rows].masked_fill(of.output[rows] == of.unknown, -1)
+        distance[rows] = edits(output, of.target[rows]).float()
+    return distance
+
+
+def free_first_error(of: Free) -> Tensor:
+    """The place of the first wrong token, counted from 1; 0 where the output is right."""
+    return (of.same.int().argmin(1) + 1).where(~of.right, 0)
+
+
+def edits(output: Tensor, target: Tensor) -> Tensor:
+    """The edit distances (B,) of the symbols before EOS and PAD in outputs (B, L) and targets
+    (B, T). Row i of the usual table holds, for each beginning of the target, its distance from the
+    first i symbols of the output; `cummin` puts symbols in."""
+    n_output = (output > EOS_ID).logical_or(output < 0).long().cumprod(1).sum(1)
+    n_target = (target > EOS_ID).long().cumprod(1).sum(1)
+    places = torch.arange(target.shape[1] + 1)
+    row = places.expand(len(target), -1)  # (B, T + 1)
+    found = n_target.clone()
+    for i in range(output.shape[1]):
+        replaced = row[:, :-1] + (output[:, i, None] != target)
+        best = torch.cat((row[:, :1] + 1, torch.minimum(replaced, row[:, 1:] + 1)), 1)
+        row = (best - places).cummin(1).values + places
+        found = row.gather(1, n_target[:, None])[:, 0].where(n_output == i + 1, found)
+    return found
+
+
+# The metrics -----------------------------------------------------------------------------------
+
+Of = TypeVar("Of")
+Better = Literal["higher", "lower"]
+SHARE = "a share"
+
+
+@dataclass(frozen=True)
+class Metric(Generic[Of]):
+    """A number of any pairs.
+
+    label: its words. count: what is summed over the pairs, (B,) of a batch. per: the count that the
+    sum is divided by. better: which way is better. form: how it is written: a share, which goes
+    from 0 to 1, or a format. least: the least value that it can have. then: what is made of the
+    quotient. short: the heading of its column, in two lines at most.
+    """
+
+    label: str
+    short: str
+    better: Better
+    form: str = SHARE
+    count: Callable[[Of], Tensor] | None = None
+    per: str = ""
+    then: Callable[[float], float] = float
+    least: float = 0.0
+
+    @property
+    def is_share(self) -> bool:
+        return self.form == SHARE
+
+    @property
+    def is_share_of_pairs(self) -> bool:
+        """Whether each pair counts for all or nothing, so that Wilson's interval fits."""
+        return self.is_share and self.per in ("pairs", "decoded")
+
+    def value(self, total: float, divisor: float) -> float | None:
+        """The number of some pairs; None where there is nothing to divide by."""
+        return self.then(total / divisor) if divisor else None
+
+    def written(self, value: float | None, *, signed: bool = False) -> str:
+        """A value as people read it."""
+        if value is None:
+            return "-"
+        if self.is_share:
+            return f"{value:+.3f}" if signed else share(value)
+        return f"{value:{'+' if signed else ''}{self.form}}"
+
+
+def _exp(loss: float) -> float:
+    return math.exp(min(loss, 700.0))
+
+
+FREE: dict[str, Metric[Free]] = {
+    "free_exact_match": Metric(
+        "free-running exact match", "exact\nmatch", "higher", count=free_exact_match, per="decoded"
+    ),
+    "free_symbol_error_rate": Metric(
+        "free-running symbol error rate",
+        "symbol\nerrors",
+        "lower",
+        ".4f",
+        free_symbol_error_rate,
+        "decoded_symbols",
+    ),
+    "free_token_accuracy": Metric(
+        "free-running token accuracy",
+        "free\ntokens",
+        "higher",
+        count=free_token_accuracy,
+        per="decoded_tokens",
+    ),
+    "free_first_error": Metric(
+        "mean place of the first wrong token of wrong outputs",
+        "first\nerror",
+        "higher",
+        ".1f",
+        free_first_error,
+        "wrong",
+        least=1.0,
+    ),
+}
+FORCED: dict[str, Metric[Forced]] = {
+    "forced_exact_match": Metric(
+        "teacher-forced exact match", "forced", "higher", count=forced_exact_match, per="pairs"
+    ),
+    "forced_token_accuracy": Metric(
+        "teacher-forced token accuracy",
+        "token\nacc.",
+        "higher",
+        count=forced_token_accuracy,
+        per="tokens",
+    ),
+    "loss": Metric("loss in nats a token", "loss", "lower", ".4f", nats, "tokens"),
+    "perplexity": Metric("perplexity", "perplexity", "lower", ".4f", nats, "tokens", _exp, 1.0),
+}
+OF_RUN: dict[str, Metric[None]] = {
+    "steps": Metric("training steps", "steps", "lower", ",.0f"),
+    "seconds": Metric("training seconds", "seconds", "lower", ",.1f"),
+    "parameters": Metric("parameters", "parameters", "lower", ",.0f"),
+}
+"""Numbers of a whole run, whatever pairs are measured."""
+
+OF_PAIRS: dict[str, Metric[Free] | Metric[Forced]] = {**FREE, **FORCED}
+METRICS: dict[str, Metric[Free] | Metric[Forced] | Metric[None]] = {**OF_PAIRS, **OF_RUN}
+COUNTS = (*COUNTS_FORCED, *COUNTS_FREE)
+
+
+def check_metric(name: str) -> str:
+    """The name of a metric. Raises UserError for any other."""
+    if name not in METRICS:
+        raise UserError(f"metric {name!r}: {did_you_mean(name, METRICS)}")
+    return name
+
+
+def counted(
+    counts: dict[str, Callable[[Of], Tensor]], metrics: dict[str, Metric[Of]]
+) -> dict[str, Callable[[Of], Tensor]]:
+    """All that is counted of a batch, by name. Nats are no whole numbers and are added up apart."""
+    more = {name: each.count for name, each in metrics.items() if each.count not in (None, nats)}
+    return {**counts, **more}
+
+
+COLUMNS_FORCED, COLUMNS_FREE = counted(COUNTS_FORCED, FORCED), counted(COUNTS_FREE, FREE)
