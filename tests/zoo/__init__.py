@@ -21,6 +21,7 @@ FAMILIES = (
     "sound_models",
     "ours",
     "hugging_face",
+    "kinds",
 )
 
 
@@ -29,8 +30,9 @@ class Entry:
     """A model and its verdict: PASS, FAIL, cannot judge, refused (a UserError), or several of
     them. checks: of a FAIL, at least one of these fails, any where empty; of a PASS, all of these
     pass. is_long: the verdict needs the longer sequences that `check` tries by default. cause: the
-    code of one cause of a FAIL, or of a doubt. doubts: the codes of all doubts, where given. says:
-    words of a report without a cause."""
+    code of one cause of a FAIL, or of a doubt; is_first: of the first failure, whatever is asked.
+    doubts: the codes of all doubts, where given. says: words of a report without a cause. is_quick:
+    the shortest batch is asked alone."""
 
     name: str
     build: Callable[[], dict[str, Any]]
@@ -40,6 +42,8 @@ class Entry:
     cause: str
     doubts: str | None
     says: str
+    is_first: bool
+    is_quick: bool
 
 
 _found: list[Entry] = []
@@ -55,6 +59,8 @@ def entry(
     cause: str = "",
     doubts: str | None = None,
     says: str = "",
+    is_first: bool = False,
+    is_quick: bool = False,
     name: str = "",
     **given: Any,
 ) -> Callable[[Any], Any]:
@@ -78,8 +84,10 @@ def entry(
             return arguments
 
         words = name or maker.__name__.replace("_", " ").strip()
-        of = tuple(checks.split())
-        _found.append(Entry(words, build, verdict, of, is_long, cause, doubts, says))
+        of, quick = tuple(checks.split()), is_quick or is_first
+        _found.append(
+            Entry(words, build, verdict, of, is_long, cause, doubts, says, is_first, quick)
+        )
         return maker
 
     return register

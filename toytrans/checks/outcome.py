@@ -2,9 +2,9 @@
 
 A failure, or a doubt for which there is no verdict, carries evidence, which is what was measured
 and seen, by names, and rows of the table of causes. The first row that fits the evidence is the
-cause. A part gives the evidence that its own
-rows go by. Whatever looks closer afterwards adds more: `mode_alone`, `first_module`, `kind` and
-`precision`. Today no row goes by those four; they are there for a row that does.
+cause. A part gives the evidence that its own rows go by. Whatever looks closer afterwards adds
+more: the mode that fails alone, the precision, and where the difference begins, with what is seen
+there (`causes_by_kind.evidence_of`).
 """
 
 import re
@@ -18,7 +18,7 @@ from toytrans.checks.ids import Ids
 Verdict = Literal["FAIL", "PASS", "cannot judge", "not asked", "does not apply"]
 """From the one that counts most to the one that counts least."""
 
-MAY_BE_EMPTY = "<(where|others|meant|behind|at_every_place)>"
+MAY_BE_EMPTY = "<(at|where|others|meant|behind|at_every_place)>"
 """What stands in words of causes beside the evidence that they are about."""
 
 Evidence = Mapping[str, Any]

@@ -22,11 +22,11 @@ from toytrans.errors import UserError
 @dataclass(frozen=True)
 class Side:
     """The source or the target, and why its tokens may reach nothing: none does; some places do
-    not; some ids do not, for they are taken for pads, or, a doubt, may be special ones."""
+    not; some ids do not, because they are taken for pads, or, a doubt, may be special ones."""
 
     name: str
-    nothing_seen: Cause
-    places_unseen: Cause
+    nothing_seen: tuple[Cause, ...]
+    places_unseen: tuple[Cause, ...]
     ids_masked: Cause
     ids_special: Cause
 
@@ -106,9 +106,9 @@ def every_place(first: Asked, side: Side, one_late: Cause | None = None) -> int:
         blind = _neighbours(blind, at)
     evidence = {"what": side.what_moves(first), "count": at[-1] + 1}
     if blind == at:
-        raise Judged(fails(side.nothing_seen, **evidence))
+        raise Judged(fails(*side.nothing_seen, **evidence))
     if blind:
-        raise Judged(fails(side.places_unseen, places=listed_places(blind), **evidence))
+        raise Judged(fails(*side.places_unseen, places=listed_places(blind), **evidence))
     if one_late is not None and not is_own:
         raise Judged(fails(one_late))
     return at[-1] + 1

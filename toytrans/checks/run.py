@@ -13,6 +13,7 @@ from toytrans.checks.adapters import adapter_of
 from toytrans.checks.another_pad import another_source_pad
 from toytrans.checks.asked import Asked
 from toytrans.checks.batch import SHORTEST, Setting
+from toytrans.checks.causes_by_kind import evidence_of
 from toytrans.checks.changes import Broken, compare
 from toytrans.checks.common_causes import ANOTHER_PAD, EXCEPTION, NAN, NO_ANSWER
 from toytrans.checks.model import Adapter, NoAnswer
@@ -21,6 +22,7 @@ from toytrans.checks.registry import Check, On, Part, selected
 from toytrans.checks.report import Report, Result
 from toytrans.checks.rules import CAUSES, CHECKS
 from toytrans.checks.shrink import smallest_example
+from toytrans.checks.softmaxes import softmaxes_of
 from toytrans.checks.torch_modes import undisturbed
 from toytrans.errors import UserError, did_you_mean
 
@@ -345,10 +347,11 @@ class Examination:
             failure = self._with_its_mode(part, failure, asked)
         failure = _with_its_batch(failure, asked)
         found = None if broken is None else smallest_example(asked, broken)
-        example, where = (None, "") if found is None else found
+        example, begins = (None, None) if found is None else found
         failure = failure.with_evidence(
-            first_module=where, kind=asked.facts.kind, precision=asked.precision
+            precision=asked.precision, **evidence_of(begins, _attends(asked))
         )
+        where = "" if begins is None or not begins.words else f"in {begins.words}"
         return replace(failure, example=example, where=where)
 
     def _doubt_of_the_pad(self, asked: Asked) -> Outcome | None:
@@ -409,6 +412,13 @@ def _is_nan(outcome: Outcome) -> bool:
 def _has_nan(asked: Asked) -> bool:
     """Whether an ordinary batch has outputs that are NaN at real places."""
     return bool(asked.logits[asked.real].isnan().any())
+
+
+def _attends(asked: Asked) -> bool:
+    """Whether the model computes attention, as far as can be seen."""
+    with contextlib.suppress(Exception):  # a foreign model under a dispatch mode
+        return any(each.is_attention for each in softmaxes_of(asked))
+    return True
 
 
 def _with_its_batch(failure: Outcome, asked: Asked) -> Outcome:

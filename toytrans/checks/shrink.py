@@ -1,18 +1,16 @@
-"""Of a change that moved an output, the smallest example and the module in which it first shows."""
+"""Of a change that moved an output, the smallest example, and where it begins to differ."""
 
 import contextlib
-import re
 from collections.abc import Iterator
 from typing import NamedTuple
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
-from toytrans.checks import tolerances
 from toytrans.checks.asked import Asked
+from toytrans.checks.beginning import Beginning, beginning_of
 from toytrans.checks.changes import Broken, Change
 from toytrans.checks.ids import Ids, wider
-from toytrans.checks.numbers import apart, largest
 from toytrans.checks.outcome import Counterexample, Judged
 from toytrans.errors import UserError
 
@@ -76,9 +74,11 @@ class Example(NamedTuple):
         return f"{pair}: {changed}, and output {self.place} {moves}"
 
 
-def smallest_example(asked: Asked, broken: Broken) -> tuple[Counterexample, str] | None:
+def smallest_example(
+    asked: Asked, broken: Broken
+) -> tuple[Counterexample, Beginning | None] | None:
     """The smallest example of a failure, made of the pair in which outputs move most, and where it
-    first shows, in words; None where that pair does not fail alone."""
+    begins; None where that pair does not fail alone."""
     change, moved = broken
     if change.ids.masked is not None:
         return None
@@ -97,6 +97,7 @@ def smallest_example(asked: Asked, broken: Broken) -> tuple[Counterexample, str]
 
     if not by(example) > asked.tolerance:
         return None
+    begins = _beginning(asked, change, example)  # of one token alone torch takes other ways
     tried, going = 0, True
     while going and tried < MOST_TRIED:
         going = False
@@ -117,7 +118,7 @@ def smallest_example(asked: Asked, broken: Broken) -> tuple[Counterexample, str]
         example.said(asked, most),
         is_whole=change.around is contextlib.nullcontext,
     )
-    return found, _first_module(asked, change, example)
+    return found, begins
 
 
 def _of_one_pair(asked: Asked, change: Change, moved: Tensor) -> Example:
@@ -138,62 +139,7 @@ def _of_one_pair(asked: Asked, change: Change, moved: Tensor) -> Example:
     )
 
 
-def _first_module(asked: Asked, change: Change, example: Example) -> str:
-    """Which module's output first differs where it must not, in words; "" where none is known."""
-    module, (was, now) = asked.model.module, example.asked(asked)
-    if module is None:
-        return ""
-    try:
-        with torch.enable_grad():  # with it torch takes no shortcut
-            with change.around():
-                new = _outputs(asked, module, now)
-            old = _outputs(asked, module, was)
-    except Exception:  # a foreign model under hooks
-        return ""
-    if [name for name, _ in old] != [name for name, _ in new]:
-        return ""
-    source = slice(was.src.shape[1])
-    sides = [(was.tgt_in, now.tgt_in, slice(example.place, example.place + 1))]
-    sides += [(was.src, now.src, source)] if asked.facts.has_source else []
-    least, most = tolerances.FIRST_MODULE_SHARE
-    for (name, first), (_, second) in zip(old, new, strict=True):
-        differ = []
-        for ids, others, places in sides:
-            a, b = _laid_out(first, ids), _laid_out(second, others)
-            if a is not None and b is not None and a.shape[2:] == b.shape[2:]:
-                share = min(max(least, 100 * torch.finfo(first.dtype).eps), most)
-                by = largest(apart(a[:, places], b[:, places]).nan_to_num(1.0))
-                differ.append(by > share * largest(a[:, places].nan_to_num()))
-        if differ and all(differ):
-            shown = re.sub(r"^model\.(?=.)", "", name)
-            layer = re.search(r"\.(\d+)\.", f".{shown}.")
-            where = f"in {shown}" + (f" (layer {int(layer[1]) + 1})" if layer else "")
-            own = f"in {type(module).__name__}.forward itself, outside its modules"
-            return where if shown else own
-    return ""
-
-
-def _outputs(asked: Asked, module: nn.Module, ids: Ids) -> list[tuple[str, Tensor]]:
-    """What every module gives to a batch, in the order in which they end."""
-    seen: list[tuple[str, Tensor]] = []
-    names = {part: name for name, part in module.named_modules()}
-
-    def keep(part: nn.Module, _: object, output: object) -> None:
-        output = tuple(output.values()) if isinstance(output, dict) else output
-        parts = output if isinstance(output, tuple | list) else (output,)
-        numbers = [t for t in parts if isinstance(t, Tensor) and t.is_floating_point()]
-        seen.extend((names[part], value.detach().clone()) for value in numbers[:1])
-
-    with contextlib.ExitStack() as stack:
-        for part in names:
-            stack.enter_context(part.register_forward_hook(keep))
-        asked.model.ask(*ids)
-    return seen
-
-
-def _laid_out(value: Tensor, ids: Tensor) -> Tensor | None:
-    """An output as ids are, (1, L, ...); None where it is laid out neither so nor time first."""
-    if value.dim() < 3 or not ids.numel():
-        return None
-    value = value if value.shape[:2] == ids.shape else value.transpose(0, 1)
-    return value if value.shape[:2] == ids.shape else None
+def _beginning(asked: Asked, change: Change, example: Example) -> Beginning | None:
+    """Where an example begins to differ."""
+    before, after = example.asked(asked)
+    return beginning_of(asked.model, before, after, change.around, example.place, example.changed)

@@ -11,7 +11,7 @@ import math
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Protocol
 
 import torch
 from torch import Tensor, nn
@@ -111,16 +111,16 @@ class Follower(TorchDispatchMode):
                 return func.decompose(*args, **named)
         result = func(*args, **named)
         name = func.overloadpacket.__name__.rstrip("_")
-        given = list(_tensors((args, tuple(named.values()))))
+        given = list(tensors_in((args, tuple(named.values()))))
         histories = [history for x in given if (history := self.history(x)) is not None]
         if histories:
             history = self._followed(name, args, named, histories, result)
-            for part in _tensors(result):
+            for part in tensors_in(result):
                 smaller = history.whole is not None and part.numel() != history.whole.numel()
                 mine = history._replace(whole=None) if smaller else history
                 self.known[id(part)] = (part, mine)
         elif any(isinstance(x, nn.Parameter) or id(x) in self.learned for x in given):
-            self.learned |= {id(x): x for x in _tensors(result) if x.numel() == 1}
+            self.learned |= {id(x): x for x in tensors_in(result) if x.numel() == 1}
         return result
 
     def _followed(
@@ -191,7 +191,7 @@ class Follower(TorchDispatchMode):
         if len(args) < 3:
             return History()
         mask, old, new = args[:3] if name == "where" else (args[1], args[0], args[2])
-        mask = next(_tensors(mask))
+        mask = next(tensors_in(mask))
         if name == "where" and self.history(old) is None:
             old, new, mask = new, old, ~mask
         elif name == "where":
@@ -209,7 +209,7 @@ class Follower(TorchDispatchMode):
         return mine._replace(fills=mine.fills + used, whole=None)
 
     def _product(self, args: Any, named: Any, result: Tensor) -> History:
-        *added, a, b = _tensors(args)
+        *added, a, b = tensors_in(args)
         mine, other = self.history(a), self.history(b)
         for history, value, axis in ((mine, a, -1), (other, b, -2)):
             if history is not None and history.softmax >= 0 and not history.is_context:
@@ -249,12 +249,13 @@ class Follower(TorchDispatchMode):
         return History(softmax=weights.softmax, is_context=True, whole=result)
 
 
-def _tensors(value: Any) -> Iterator[Tensor]:
+def tensors_in(value: Any) -> Iterator[Tensor]:
+    """Every tensor in some arguments, or in what an operation gives."""
     if isinstance(value, Tensor):
         yield value
     elif isinstance(value, tuple | list):
         for part in value:
-            yield from _tensors(part)
+            yield from tensors_in(part)
 
 
 def _number(value: Any) -> float | None:
@@ -307,13 +308,20 @@ def _is_read_as(whole: Tensor, part: Tensor) -> bool:
     return torch.allclose(part, whole.reshape(part.shape).to(part.dtype), equal_nan=True)
 
 
+class Watching(Protocol):
+    """A dispatch mode that knows which modules are running."""
+
+    running: list[nn.Module]
+
+    def __enter__(self) -> Any: ...
+
+    def __exit__(self, *raised: Any) -> Any: ...
+
+
 @contextlib.contextmanager
-def softmaxes_seen(
-    module: nn.Module | None, *ids: Tensor, silent: int = 0
-) -> Iterator[list[Softmax]]:
-    """Every softmax that runs meanwhile on what depends on ids, (B, S) and (B, T), in order. What
-    attentions of so many silent queries give is zero."""
-    mode = Follower(len(ids[-1]), *ids, silent=silent)
+def watched(module: nn.Module | None, mode: Watching) -> Iterator[None]:
+    """Operations go through a mode, which is told which parts of a module are running. Attention is
+    made of products and a softmax meanwhile, whatever kernel the model asks for."""
 
     def enter(part: nn.Module, _: Any) -> None:
         mode.running.append(part)
@@ -330,9 +338,20 @@ def softmaxes_seen(
                 stack.callback(part.register_forward_hook(leave, always_call=True).remove)
         stack.callback(torch.backends.mha.set_fastpath_enabled, fast)
         torch.backends.mha.set_fastpath_enabled(False)
-        stack.enter_context(sdpa_kernel(SDPBackend.MATH))  # which is made of products and a softmax
-        with mode, torch.no_grad():
-            yield mode.seen
+        stack.enter_context(sdpa_kernel(SDPBackend.MATH))
+        stack.enter_context(mode)
+        yield
+
+
+@contextlib.contextmanager
+def softmaxes_seen(
+    module: nn.Module | None, *ids: Tensor, silent: int = 0
+) -> Iterator[list[Softmax]]:
+    """Every softmax that runs meanwhile on what depends on ids, (B, S) and (B, T), in order. What
+    attentions of so many silent queries give is zero."""
+    mode = Follower(len(ids[-1]), *ids, silent=silent)
+    with watched(module, mode), torch.no_grad():
+        yield mode.seen
 
 
 def softmaxes_of(asked: Asked) -> list[Softmax]:

@@ -31,6 +31,9 @@ SCALE = 0.01
 SUM_OF_WEIGHTS = 0.05
 """How far the weights of a query may be from summing to one."""
 
+SHORT_OF_ONE = 1e-4
+"""By how much they fall short of one, at least, where some were taken away behind softmax."""
+
 CLOSED_SCORE = -10.0
 """A score below it gets no weight to speak of."""
 

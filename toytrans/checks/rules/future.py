@@ -9,6 +9,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from toytrans.checks.asked import Asked
+from toytrans.checks.causes_by_kind import causes_by_kind, causes_in_attention
 from toytrans.checks.changes import Change
 from toytrans.checks.common_causes import POLARITY
 from toytrans.checks.gradients import gradients_are_zero
@@ -31,6 +32,34 @@ FUTURE = Check(
     follows=("scale",),
 )
 
+# Where it begins -----------------------------------------------------------------------------
+
+CONSEQUENCE = "earlier outputs change with later tokens"
+
+BY_PLACE = (
+    *causes_in_attention(
+        FUTURE, CONSEQUENCE, no_key="does every query see itself (tril(), not tril(-1))?"
+    ),
+    *causes_by_kind(
+        FUTURE,
+        CONSEQUENCE,
+        {
+            "norm": "normalise each place over its own features alone",
+            "convolution": "pad it on the left alone, by the kernel's size - 1",
+            "recurrence": "let it run forward alone (bidirectional=False), and along the places",
+            "pooling": "take it over the places up to each one, or leave it out",
+            "experts": "let each token choose alone: where experts choose tokens, or have a "
+            "capacity, later tokens push earlier ones out",
+            "state": "is a mask or a cache kept, or a table changed while it is read (max_norm)?",
+            "product": "a matrix over places needs a triangle too",
+            "shift": "is a shift turned the wrong way, or are heads split or merged by a reshape "
+            "that swaps no axes?",
+            "length": "are positions or scales counted from the end?",
+        },
+    ),
+)
+"""Rows that go by where the difference begins, before those that ask for the triangle."""
+
 # Single tokens -------------------------------------------------------------------------------
 
 AHEAD_BY_LAYERS = 4
@@ -47,7 +76,7 @@ def begins_later(evidence: Evidence) -> bool:
     return bool(evidence["first"] > 0)
 
 
-SEES = "outputs at {outputs} change when token {token} changes: the decoder sees the future"
+SEES = "{at}outputs at {outputs} change when token {token} changes: the decoder sees the future"
 
 OFF_BY_ONE = FUTURE.cause(
     "off_by_one",
@@ -88,7 +117,7 @@ def single_tokens(asked: Asked) -> Iterator[Change]:
     at = torch.arange(changed.shape[1])
     earlier = torch.where((at < places[:, None]) & asked.real[row], at, -1)  # numbers in row 0
     must_repeat = F.pad(earlier, (0, 0, 1, 0), value=-1)  # row 0 itself repeats nothing
-    causes = (OFF_BY_ONE, FROM_A_PLACE_ON, MASK_MISSING)
+    causes = (*BY_PLACE, OFF_BY_ONE, FROM_A_PLACE_ON, MASK_MISSING)
     evidence = partial(_what_moved, places)
     for n in rows if asked.facts.has_source else {row}:
         source = asked.src[n, asked.real_source[n]]  # pads would cost as much
@@ -136,7 +165,7 @@ def prefixes(asked: Asked) -> Iterator[Change]:
         if length <= few or length in PREFIXES_OF_LONG_TARGETS:
             ids = Ids(asked.src, asked.tgt_in[:, :length])
             evidence = {"length": length, "width": width}
-            causes = (DEPENDS_ON_LENGTH,)
+            causes = (*BY_PLACE, DEPENDS_ON_LENGTH)
             must_repeat = asked.numbers[:, :length]
             yield Change("prefixes of targets", ids, must_repeat, causes, evidence)
 
@@ -147,15 +176,15 @@ LOST_AT_A_SHAPE = FUTURE.cause(
     "lost_at_a_shape",
     when="earlier outputs move in one shape of a batch, and not in others before it",
     words="outputs at real places change in a batch of {rows} rows, {places} target places, and "
-    "not in {tried} before: a mask is lost at single shapes",
-    remedy="how is it made there?",
+    "not in {tried} before: something is lost at single shapes",
+    remedy="how is a mask, or what else follows the shape, made there?",
     fits=lost_at_single_shapes,
 )
 DEPENDS_ON_SHAPE = FUTURE.cause(
     "depends_on_shape",
     when="earlier outputs move in the first other shape that is tried",
     words="outputs at real places change in a batch of {rows} rows, {places} target places: rows "
-    "are mixed up, or a mask is lost",
+    "are mixed up, or something is lost",
     remedy="what depends on the batch's shape?",
 )
 
@@ -167,7 +196,7 @@ DEPENDS_ON_SHAPE = FUTURE.cause(
 )
 def other_shapes(asked: Asked) -> Iterator[Change]:
     """The shortest batch gets more tokens behind each target, in the same shapes as for *pads*."""
-    causes = (LOST_AT_A_SHAPE, DEPENDS_ON_SHAPE)
+    causes = (LOST_AT_A_SHAPE, *BY_PLACE, DEPENDS_ON_SHAPE)
     yield from in_other_shapes(asked, with_symbols=True, causes=causes)
 
 

@@ -10,6 +10,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from toytrans.checks.asked import APPENDED_PADS, Asked, embeddings_changed
+from toytrans.checks.causes_by_kind import causes_by_kind, causes_in_attention
 from toytrans.checks.changes import Change
 from toytrans.checks.common_causes import NAN, POLARITY
 from toytrans.checks.gradients import gradients_are_zero
@@ -32,15 +33,43 @@ PADS = Check(
     may_be_another_pad=True,
 )
 
+# Where it begins -----------------------------------------------------------------------------
+
+CONSEQUENCE = "real outputs change with pads"
+
+BY_PLACE = (
+    *causes_in_attention(
+        PADS, CONSEQUENCE, no_key="give such rows zeros behind softmax, or leave a key open"
+    ),
+    *causes_by_kind(
+        PADS,
+        CONSEQUENCE,
+        {
+            "norm": "take them over the features of each place, or over real places alone",
+            "convolution": "set pads to zero before it, in every layer",
+            "recurrence": "pack the sequences (pack_padded_sequence), or let it run forward alone",
+            "pooling": "leave pads out, and divide by the number of real places",
+            "experts": "leave pads out before experts are chosen",
+            "state": "is a mask or a cache kept, or a table changed while it is read (max_norm)?",
+            "product": "set pads to zero before it",
+            "shift": "are heads and places, or rows and places, taken for each other?",
+            "length": "count real places, not the padded width",
+        },
+    ),
+)
+"""Rows that go by where the difference begins, before those that ask for the pad mask."""
+
 # More pads -----------------------------------------------------------------------------------
 
-PADS_SEEN = "outputs at real places change when pads are appended to {side}: pads are seen as keys"
+PADS_SEEN = (
+    "{at}outputs at real places change when pads are appended to {side}: pads are seen as keys"
+)
 
 SEEN_BEHIND_SOURCE = PADS.cause(
     "seen_behind_source",
     when="outputs move when pads are appended to the source",
     words=PADS_SEEN,
-    remedy=f"is the source's pad mask passed to the encoder and to cross-attention, and {POLARITY}",
+    remedy=f"is the source's pad mask passed {{to}}, and {POLARITY}",
     read="mistakes/pads-in-cross-attention.md",
 )
 SEEN_BEHIND_TARGET = PADS.cause(
@@ -100,7 +129,7 @@ def more_pads(asked: Asked) -> Iterator[Change]:
         sides = {"the ids": ((0, more), cause)}
     for side, (pads, cause) in sides.items():
         ids, numbers = asked.with_pads(*pads)
-        yield Change(f"pads appended to {side}", ids, numbers, (cause,), {"side": side})
+        yield Change(f"pads appended to {side}", ids, numbers, (*BY_PLACE, cause), {"side": side})
     if asked.model.drops_masked:
         raise Judged(fails(MASKED_SCORES_DROPPED))
     if facts.kind == "decoder" and not facts.masks_from_ids:
@@ -140,15 +169,15 @@ LOST_AT_A_SHAPE = PADS.cause(
     "lost_at_a_shape",
     when="outputs move in one shape of a batch, and not in others before it",
     words="outputs at real places change in a batch of {rows} rows, {places} target places, and "
-    "not in {tried} before: a mask is lost at single shapes",
-    remedy="how is it made there?",
+    "not in {tried} before: something is lost at single shapes",
+    remedy="how is a mask, or what else follows the shape, made there?",
     fits=lost_at_single_shapes,
 )
 DEPENDS_ON_SHAPE = PADS.cause(
     "depends_on_shape",
     when="outputs move in the first other shape that is tried",
     words="outputs at real places change in a batch of {rows} rows, {places} target places: rows "
-    "are mixed up, or a mask is lost",
+    "are mixed up, or something is lost",
     remedy="what depends on the batch's shape?",
 )
 
@@ -157,7 +186,7 @@ DEPENDS_ON_SHAPE = PADS.cause(
 def other_shapes(asked: Asked) -> Iterator[Change]:
     """The shortest batch is filled up with pads to about 60 shapes: every width of source and
     target up to the longest, every difference of -8..8, every number of rows of 2..17."""
-    causes = (LOST_AT_A_SHAPE, DEPENDS_ON_SHAPE)
+    causes = (LOST_AT_A_SHAPE, *BY_PLACE, DEPENDS_ON_SHAPE)
     yield from in_other_shapes(asked, with_symbols=False, causes=causes)
 
 
@@ -232,8 +261,10 @@ HOW_MANY = PADS.cause(
 
 @PADS.conclusion
 def by_their_number(failure: Outcome, parts: Mapping[str, Outcome]) -> Outcome:
-    """Where gradients towards pads are zero, it is the number of pads that matters."""
-    by_gradients, others = parts.get("gradients"), (NAN, SEEN_BEFORE_IDS, MASKED_SCORES_DROPPED)
+    """Where gradients towards pads are zero, it is the number of pads that matters, unless it is
+    known where the difference begins."""
+    others = (NAN, SEEN_BEFORE_IDS, MASKED_SCORES_DROPPED, *BY_PLACE)
+    by_gradients = parts.get("gradients")
     if by_gradients is None or by_gradients.verdict != "PASS" or failure.cause in others:
         return failure
     seen = {"seen": failure.message}

@@ -8,6 +8,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from toytrans.checks.asked import Asked
+from toytrans.checks.causes_by_kind import causes_by_kind
 from toytrans.checks.changes import Change
 from toytrans.checks.common_causes import POLARITY
 from toytrans.checks.ids import Ids, wider
@@ -24,6 +25,24 @@ ROWS = Check(
     follows=("scale", "pads"),
     follows_in={"decoder": ("future",)},
     may_be_another_pad=True,
+)
+
+CONSEQUENCE = "a pair gives other outputs alone than in a padded batch"
+
+BY_KIND = causes_by_kind(
+    ROWS,
+    CONSEQUENCE,
+    {
+        "norm": "take them over the features of each place, not over the batch or its pads",
+        "convolution": "set pads to zero before it, in every layer",
+        "recurrence": "pack the sequences (pack_padded_sequence), or let it run forward alone",
+        "pooling": "leave pads out, and divide by the number of real places",
+        "experts": "let each token choose alone, and leave pads out",
+        "state": "is a mask or a cache kept, or a table changed while it is read (max_norm)?",
+        "product": "set pads to zero before it",
+        "shift": "are rows and places taken for each other?",
+        "length": "count real places, not the padded width",
+    },
 )
 
 DIFFERS_ALONE = ROWS.cause(
@@ -78,7 +97,7 @@ def a_pair_alone(asked: Asked) -> Iterator[Change]:
             asked.numbers[row, None],
         )
         inside, real = asked.real_source[row], asked.real[row]
-        evidence, causes = {"row": row, "count": len(asked.src)}, (DIFFERS_ALONE,)
+        evidence, causes = {"row": row, "count": len(asked.src)}, (*BY_KIND, DIFFERS_ALONE)
         alone = Ids(src[:, inside], tgt_in[:, real])
         yield Change("a pair alone", alone, numbers[:, real], causes, evidence)
         if row in rows[:2] or asked.is_short:

@@ -4,6 +4,7 @@ import torch
 from torch import Tensor
 
 from toytrans.checks.asked import Asked
+from toytrans.checks.causes_by_kind import has_no_attention
 from toytrans.checks.outcome import Judged, Outcome, fails, passes
 from toytrans.checks.reach import Side, every_id, every_place, listed_places, trials
 from toytrans.checks.registry import WITH_SOURCE, Check
@@ -67,7 +68,25 @@ IDS_SPECIAL = SOURCE.doubt(
     remedy="if it is a special one, give {needed}",
 )
 
-SIDE = Side("source", NOTHING_SEEN, PLACES_UNSEEN, IDS_MASKED, IDS_SPECIAL)
+NOTHING_READ = SOURCE.cause(
+    "nothing_read",
+    when="no token of the source moves an output, in a model that computes no attention",
+    words="no source token moves any {what}, and the model computes no attention over the source",
+    remedy="is the source's state handed to the decoder?",
+    fits=has_no_attention,
+)
+PLACES_DROPPED = SOURCE.cause(
+    "places_dropped",
+    when="the tokens at some places move no output, in a model that computes no attention",
+    words="source tokens at {places} of {count} move no {what}, whatever symbol is there",
+    remedy="is the source cut, or its last state taken behind pads? No attention is computed that "
+    "could close them",
+    fits=has_no_attention,
+)
+
+SIDE = Side(
+    "source", (NOTHING_READ, NOTHING_SEEN), (PLACES_DROPPED, PLACES_UNSEEN), IDS_MASKED, IDS_SPECIAL
+)
 
 
 @SOURCE.part("token by token", on="both ends")

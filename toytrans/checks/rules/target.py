@@ -1,6 +1,7 @@
 """The target: every token of it moves a later output."""
 
 from toytrans.checks.asked import Asked
+from toytrans.checks.causes_by_kind import has_no_attention
 from toytrans.checks.outcome import Outcome, passes
 from toytrans.checks.reach import Side, every_id, every_place
 from toytrans.checks.registry import Check
@@ -47,7 +48,29 @@ IDS_SPECIAL = TARGET.doubt(
     remedy="if it is a special one, give {needed}",
 )
 
-SIDE = Side("target", NOTHING_SEEN, PLACES_UNSEEN, IDS_MASKED, IDS_SPECIAL)
+NOTHING_CARRIED = TARGET.cause(
+    "nothing_carried",
+    when="no token of the target moves a later output, in a model that computes no attention",
+    words="no target token moves any {what}, and the model computes no attention that could carry "
+    "one there",
+    remedy="is a layer left out, or its result dropped?",
+    fits=has_no_attention,
+)
+PLACES_DROPPED = TARGET.cause(
+    "places_dropped",
+    when="the tokens at some places move no later output, in a model that computes no attention",
+    words="target tokens at {places} of {count} move no {what}, whatever symbol is there",
+    remedy="is the sequence cut, or turned round? No attention is computed that could close them",
+    fits=has_no_attention,
+)
+
+SIDE = Side(
+    "target",
+    (NOTHING_CARRIED, NOTHING_SEEN),
+    (PLACES_DROPPED, PLACES_UNSEEN),
+    IDS_MASKED,
+    IDS_SPECIAL,
+)
 
 
 @TARGET.part("token by token", on="both ends")
