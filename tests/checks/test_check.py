@@ -142,7 +142,7 @@ def test_the_number_of_pads_is_told_from_what_they_hold():
     model = with_part("embed_source", by_width)
     report = check(model, **IDS, embedding=(model.source, model.target))
     assert failing(report) >= {"pads", "rows"} and report["future"].verdict == "PASS"
-    assert report["pads"].cause.code == "pads.how_many"
+    assert report["pads"].cause.code == "pads.length"
 
 
 def test_what_rounds_to_single_precision_inside_is_measured_as_such():
@@ -303,7 +303,7 @@ def test_a_report_is_true_only_if_it_passed_and_raises_if_not():
     sound, broken = (ask(Running(beyond), kind="decoder") for beyond in (10**6, 0))
     assert sound and sound.verdict == "PASS" and sound.raise_if_failed() is None
     assert not broken and broken.verdict == "FAIL"
-    with pytest.raises(AssertionError, match=r"future\.off_by_one"):
+    with pytest.raises(AssertionError, match=r"future\.shift"):
         broken.raise_if_failed()
     assert sound.to_dict()["verdict"] == "PASS" and sound.to_dict()["tried"]["lengths"] == [7]
 
@@ -617,7 +617,7 @@ def test_a_failure_that_is_expected_does_not_count():
     given = {"kind": "decoder", "only": "pads,future", "effort": "quick", "length": None}
     broken = Running(leaks_beyond=0)
     assert failing(ask(broken, **given)) == {"future"}
-    for name in ("future", "future.off_by_one"):
+    for name in ("future", "future.shift"):
         report = ask(broken, **given, expected={name: "it looks one ahead"})
         assert report.passed and report["future"].verdict == "FAIL"
         assert [each.name for each in report.expected] == ["future"] and not report.failures

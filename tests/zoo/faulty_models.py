@@ -115,7 +115,7 @@ def torchs_transformer_with_the_masks_flipped(self, src, tgt):
     return {name: ~mask for name, mask in Torchs.masks(self, src, tgt).items()}
 
 
-@faulty("future", "decode", base=Padded, vocabulary_size=32, cause="future.off_by_one")
+@faulty("future", "decode", base=Padded, vocabulary_size=32, cause="future.shift")
 def leak_beside_minus_a_billion(self, src, tgt, memory):
     """A thousandth of the next place leaks to logits of which 19 of 32 are -1e9."""
     y = Translator.decode(self, src, tgt, memory)

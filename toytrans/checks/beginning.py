@@ -73,9 +73,9 @@ def beginning_of(
     place: int,
     changed: list[int],
 ) -> Beginning | None:
-    """Where the answers to two pairs (1, S), (1, T) begin to differ: in the target at one place, in
-    the source anywhere. around: the context in which the second is asked. changed: places of the
-    target that hold other ids. None where it cannot be followed."""
+    """Where the answers to two pairs (1, S), (1, T) begin to differ: in the target at one place, or
+    before all that is changed, in the source anywhere. around: the context in which the second is
+    asked. changed: places of the target that hold other ids. None where it cannot be followed."""
     try:
         with torch.enable_grad():  # with it torch takes no shortcut
             old = recorded(model, before)
@@ -110,11 +110,11 @@ def beginning_of(
 def _twins(old: list[Step], new: list[Step]) -> list[int | None]:
     """Of each step the number of that which does the same in the other pass; None where there is
     none, because torch takes other ways at other lengths."""
-    names = [[step.name for step in steps] for steps in (old, new)]
-    if names[0] == names[1]:
+    before, after = ([step.name for step in steps] for steps in (old, new))
+    if before == after:
         return [*range(len(old))]
     found: list[int | None] = [None] * len(old)
-    for block in SequenceMatcher(None, *names, autojunk=False).get_matching_blocks():
+    for block in SequenceMatcher(None, before, after, autojunk=False).get_matching_blocks():
         found[block.a : block.a + block.size] = range(block.b, block.b + block.size)
     return found
 
@@ -156,10 +156,12 @@ def differs_where_it_must_not(
         return True  # no axis counts what was added, and what was added must not matter
     length = sizes.target[0]
     axes = [axis for axis, size in enumerate(a.shape) if size == length]
-    others = [place for place in range(length) if place not in changed]
     if not axes:
         return None
-    return all(_is_moved_at(moved, axis, axes, place, others) for axis in axes)
+    is_earlier = bool(changed) and place < min(changed)
+    here = [*range(min(changed))] if is_earlier else [place]
+    others = [place for place in range(length) if place not in changed]
+    return all(_is_moved_at(moved, axis, axes, here, others) for axis in axes)
 
 
 def _begins_otherwise(a: Tensor, b: Tensor, sizes: Sizes) -> bool | None:
@@ -174,14 +176,15 @@ def _begins_otherwise(a: Tensor, b: Tensor, sizes: Sizes) -> bool | None:
     return bool(_moved(a, b).any())
 
 
-def _is_moved_at(moved: Tensor, axis: int, axes: list[int], place: int, others: list[int]) -> bool:
-    """Whether a result moves at the place, if that axis counts the places. On other axes as long,
-    as that of keys, places that are changed may move it, so only the others count there."""
-    index = torch.tensor(others, device=moved.device)
-    here = moved.narrow(axis, place, 1)
-    for other in axes:
-        here = here if other == axis else here.index_select(other, index)
-    return bool(here.any())
+def _is_moved_at(
+    moved: Tensor, axis: int, axes: list[int], here: list[int], others: list[int]
+) -> bool:
+    """Whether a result moves at some places, if that axis counts them. On other axes as long, as
+    that of keys, places that are changed may move it, so only the others count there."""
+    for each in axes:
+        index = torch.tensor(here if each == axis else others, device=moved.device)
+        moved = moved.index_select(each, index)
+    return bool(moved.any())
 
 
 def _moved(a: Tensor, b: Tensor) -> Tensor:

@@ -6,8 +6,9 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from toytrans.checks.beginning import Beginning, Kind
+from toytrans.checks.common_causes import POLARITY
 from toytrans.checks.outcome import Cause, Evidence
-from toytrans.checks.registry import POLARITY, Check
+from toytrans.checks.registry import Check
 
 WHAT_IT_DOES: dict[Kind, str] = {
     "norm": "takes its statistics over several places",
@@ -39,7 +40,7 @@ def evidence_of(beginning: Beginning | None, attends: bool) -> dict[str, Any]:
         "at": f"{words}: " if is_known else "",
         "attends": attends,
         "weights": weights,
-        "fill": weights.get("fill"),
+        "closed_score": weights.get("fill"),
         "closed_weight": weights.get("closed_weight"),
         "to": TO.get(weights.get("side", ""), "to the encoder and to cross-attention"),
     }
@@ -83,27 +84,34 @@ def has_no_attention(evidence: Evidence) -> bool:
 # In attention ------------------------------------------------------------------------------------
 
 
+def _seen(evidence: Evidence) -> Mapping[str, Any] | None:
+    """What is seen of the weights of attention, where closed keys have some; None where not."""
+    weights: Mapping[str, Any] = evidence.get("weights") or {}
+    return weights if weights.get("closed_weight", 0) > 0 else None
+
+
 def weights_fall_short(evidence: Evidence) -> bool:
     """Whether weights were taken away behind softmax."""
-    return bool(evidence.get("weights") and evidence["weights"]["is_short"])
+    weights = _seen(evidence)
+    return weights is not None and bool(weights["is_short"])
 
 
 def open_is_closed(evidence: Evidence) -> bool:
     """Whether a query sees what it must not, and nothing else."""
-    weights = evidence.get("weights")
-    return bool(weights) and weights["closed_weight"] > 0 and not weights["open_weight"]
+    weights = _seen(evidence)
+    return weights is not None and not weights["open_weight"]
 
 
 def all_keys_alike(evidence: Evidence) -> bool:
     """Whether a query has the same weight on every key."""
-    weights = evidence.get("weights")
-    return bool(weights) and weights["is_uniform"] and weights["closed_weight"] > 0
+    weights = _seen(evidence)
+    return weights is not None and bool(weights["is_uniform"])
 
 
 def closed_scores_are_one_number(evidence: Evidence) -> bool:
     """Whether a mask gave all closed scores one number, and softmax some weight."""
-    weights = evidence.get("weights")
-    return bool(weights) and weights["fill"] is not None and weights["closed_weight"] > 0
+    weights = _seen(evidence)
+    return weights is not None and weights["fill"] is not None
 
 
 def causes_in_attention(check: Check, consequence: str, no_key: str) -> tuple[Cause, ...]:
@@ -137,7 +145,7 @@ def causes_in_attention(check: Check, consequence: str, no_key: str) -> tuple[Ca
     weak = check.cause(
         "closed_by_too_little",
         when="closed scores hold one number, and softmax gives their keys some weight",
-        words="{at}closed scores hold {fill:.4g}, which leaves their keys a weight of "
+        words="{at}closed scores hold {closed_score:.4g}, which leaves their keys a weight of "
         f"{{closed_weight:.2g}}, so {consequence}",
         remedy="fill with -inf or -1e9, behind all that scales or caps the scores",
         fits=closed_scores_are_one_number,

@@ -259,7 +259,8 @@ class Report:
         else:
             names = {"where": "first seen", "example": "smallest example", "reproduce": "reproduce"}
             details = failure.details.items()
-            said = [failure.message, *(f"{names[name]}: {text}" for name, text in details)]
+            more = [f"{names[n]}: {text}" for n, text in details if text[3:] not in failure.message]
+            said = [failure.message, *more]
             if failure.cause is not None:
                 said.append(f"read on: toytrans explain {failure.cause.code}")
         return [(failure.headline, "FAIL"), *((f"      {text}", "cause") for text in said)]

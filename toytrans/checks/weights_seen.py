@@ -40,8 +40,11 @@ class Weights:
 
     def over(self, queries: int, keys: int) -> Tensor | None:
         """As softmax gave them, (..., Tq, Tk); None where they are laid out in another way."""
-        viewed = [n for n in self.behind[1:] if VIEWS.fullmatch(self.steps[n].name)]
-        return self._first([self.softmax, *viewed], queries, keys)
+        viewed = [self.softmax]
+        for n in self.behind[1:]:
+            if VIEWS.fullmatch(self.steps[n].name) and {*viewed} & {*self.steps[n].inputs}:
+                viewed.append(n)
+        return self._first(viewed, queries, keys)
 
     def scores(self, queries: int, keys: int) -> Tensor | None:
         """What softmax was taken of."""
