@@ -52,7 +52,7 @@ def test_leaking(check):
 
 @parametrize_checks(
     Running(), effort="quick", only="future,calls", **GIVEN,
-    expected={"future.off_by_one": "it looks ahead", "calls": "it counts"},
+    expected={"future.shift": "it looks ahead", "calls": "it counts"},
 )
 def test_as_meant(check):
     check()
@@ -103,7 +103,7 @@ def test_each_check_is_an_item_of_pytest(mine: Path):
         "test_as_meant[calls]": "xpassed",
         "test_of_another_cause[future]": "failed",
     }
-    assert "toytrans explain future.off_by_one" in reports.texts["test_leaking[future]"]
+    assert "toytrans explain future.shift" in reports.texts["test_leaking[future]"]
     assert "it looks ahead" in reports.texts["test_as_meant[future]"]
 
 
@@ -132,7 +132,7 @@ def test_a_saved_example_shows_the_failure_until_it_is_mended(mine: Path, comman
     done = command(*words)
     assert done.code == 1 and "run it with: python again.py" in done.err
     script = (mine / "again.py").read_text()
-    assert "future.off_by_one" in script and "tgt_in = torch.tensor([[" in script
+    assert "future.shift" in script and "tgt_in = torch.tensor([[" in script
     with pytest.raises(AssertionError):
         runpy.run_path("again.py")
     assert command(*saving("leaking", "future")).code == 2, "nothing is written over"
