@@ -6,7 +6,7 @@ import shlex
 from pathlib import Path
 
 import pytest
-from conftest import Command
+from conftest import Command, tiny_yaml
 
 from toytrans.config.schedules import SCHEDULES
 
@@ -96,13 +96,42 @@ def test_a_schedule_that_moves_only_later_is_reported_on_resume(command: Command
     assert "schedule" not in command(*words, *more, "train.max_steps=20").err
 
 
-def test_the_next_commands_can_be_typed_whatever_the_names(command: Command):
-    Path("own.py").write_text("def f(s): return s[:]\nf.symbols = ['$', '*', '1']\n")
-    own = ("--set", "data.task=own.py:f", "--set", "data.symbols=null")
-    trained = command("train", "c.yaml", "--out", "o/a run", *own)
-    assert trained.code == 0
-    commands = re.findall(r"^  toytrans (.*)", trained.out, re.MULTILINE)
-    assert commands[0] == "eval 'o/a run' --trust-code"
-    for line in commands:
-        answer = command(*shlex.split(line))
-        assert answer.code in (0, 1) and "Usage" not in answer.err + answer.out, line
+OWN = "def f(s): return s[:]\nf.symbols = ['-', '$', '*']\n"
+NEXT = {
+    "a task": ("train c.yaml", "eval"),
+    "own code, and a name with a blank": (
+        "train c.yaml --set data.task=own.py:f --set data.symbols=null --out 'o/a run'",
+        "eval 'o/a run' --trust-code",
+    ),
+    "files without a test part": ("train files.yaml --out=-x", "eval ./-x --split valid"),
+    "an exercise": ("train exercise-7/exercise.yaml --out runs/exercise", "eval runs/exercise"),
+    "a sweep's run, resumed": ("train --resume --out runs/sweeps/c/KEY", "eval runs/sweeps/c/"),
+}
+"""A training, and how the first command begins that it prints as next."""
+
+
+@pytest.mark.parametrize("name", NEXT)
+def test_the_next_commands_work_as_printed(command: Command, name: str):
+    line, first = NEXT[name]
+    Path("own.py").write_text(OWN)
+    Path("pairs.tsv").write_text("- a\ta -\n--json b\tb\n-x\t-x\n" * 9)
+    files = {"train": "pairs.tsv", "valid": "pairs.tsv"}
+    Path("files.yaml").write_text(tiny_yaml(data={"files": files}, train={"max_steps": 1}))
+    small: list[str] = []
+    if "exercise" in line:
+        assert command("exercise", "new", "--seed", "7").code == 0
+        texts = ["model.d_model=16", "model.d_ff=16", "data.batch_tokens=256", "train.max_steps=2"]
+        texts += ["data.valid_examples=9", "data.test_examples=9"]
+        small = [word for text in texts for word in ("--set", text)]
+    if "KEY" in line:
+        assert command("sweep", "c.yaml", "--examples", "20").code == 0
+        (trial,) = (path.parent for path in Path("runs/sweeps/c").glob("*/resolved.yaml"))
+        line = line.replace("KEY", trial.name)
+    trained = command(*shlex.split(line), *small)
+    assert trained.code == 0, trained.err
+    printed = re.findall(r"^  toytrans (.*)", trained.out, re.MULTILINE)
+    assert printed[0].startswith(first) and len(printed) == 4
+    for words in map(shlex.split, printed):
+        quick = ("--quick", "--only", "pads") if words[0] == "check" else ()
+        answer = command(*words, *quick) if "--" not in words else command(*words)
+        assert answer.code in ((0, 1) if name == "an exercise" else (0,)), answer.err

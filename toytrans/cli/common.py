@@ -1,6 +1,7 @@
 """What several commands share: parameters, and the note about a fault."""
 
 import os
+import shlex
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -9,7 +10,9 @@ import typer
 from toytrans.cli.terminal import note
 from toytrans.config.faults import FAULTS, fault_remark, openly_named_fault
 from toytrans.config.load import shipped_names
+from toytrans.config.schema import Settings
 from toytrans.errors import UserError
+from toytrans.references import is_shipped
 
 # Parameters -----------------------------------------------------------------------------------
 
@@ -21,7 +24,10 @@ def rare(*names: str, **more: Any) -> Any:
 
 AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON document.")]
 Beam = Annotated[int, typer.Option(min=1, max=1000, help="Beam width. 1 is greedy search.")]
-Checkpoint = Annotated[str, rare(help="Which checkpoint of a run: best | last | STEP.")]
+Checkpoint = Annotated[
+    str,
+    rare(help="Which checkpoint of a run: best | last | STEP | average:N, the mean of the last N."),
+]
 Device = Annotated[str, rare(help="Where the model runs: auto | cpu | cuda | cuda:N | mps.")]
 ConfigArgument = Annotated[
     Path | None,
@@ -88,6 +94,18 @@ def is_config(path: Path) -> bool:
     if path.suffix in (".yaml", ".yml"):
         return not os.path.isdir(path)
     return str(path) in shipped_names() and not os.path.lexists(path)
+
+
+def as_typed(text: str) -> str:
+    """An argument as a shell takes it; one that would be an option comes after two dashes."""
+    return f"-- {shlex.quote(text)}" if text.startswith("-") else shlex.quote(text)
+
+
+def run_as_typed(run: Path, settings: Settings) -> str:
+    """A run as an argument of a command that is printed, with --trust-code where it needs that."""
+    path = shlex.quote(str(run))
+    path = f"./{path}" if path.startswith("-") else path
+    return path if all(map(is_shipped, settings.references.values())) else f"{path} --trust-code"
 
 
 def warn_of_fault(fault: str | None) -> None:

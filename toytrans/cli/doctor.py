@@ -1,15 +1,13 @@
 """`toytrans doctor`: what is wrong with a run, or with this machine."""
 
 import contextlib
-import shlex
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 from rich.text import Text
 
-from toytrans.cli.common import AsJson, RunArgument, TrustCode
+from toytrans.cli.common import AsJson, RunArgument, TrustCode, run_as_typed
 from toytrans.cli.explain import print_pairs
 from toytrans.cli.opening import newest
 from toytrans.cli.terminal import output, plain
@@ -66,7 +64,8 @@ def doctor(
         healthy = all(each.severity != "wrong" for each in symptoms)
         document = {"run": str(run), "healthy": healthy, "looked_at": facts}
         document["symptoms"] = [each._asdict() for each in symptoms]
-        findings = [(each.severity, each.what, *_more(each, run)) for each in symptoms]
+        typed = run_as_typed(run, snapshot.config)
+        findings = [(each.severity, each.what, *_more(each, typed)) for each in symptoms]
     if as_json:
         print(json_text(document))
     else:
@@ -88,13 +87,13 @@ def _print(facts: dict[str, Any], findings: list[tuple[str, ...]], nothing: str)
         console.print(nothing)
 
 
-def _more(symptom: Finding, run: Path) -> Iterator[str]:
-    """What is said below a finding."""
+def _more(symptom: Finding, run: str) -> Iterator[str]:
+    """What is said below a finding. run: as it is typed."""
     yield symptom.evidence
     yield f"remedy: {symptom.remedy}"
     if symptom.checks:
         only = ",".join(symptom.checks)
-        yield f"look: toytrans check {shlex.quote(str(run))} --only {only}"
+        yield f"look: toytrans check {run} --only {only}"
     if cards := symptom.cards:
         yield f"looks like {', '.join(cards)}: toytrans explain {cards[0]}"
 

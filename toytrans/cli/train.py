@@ -19,8 +19,10 @@ from toytrans.cli.common import (
     ConfigOption,
     Overrides,
     TrustCode,
+    as_typed,
     one_config,
     rare,
+    run_as_typed,
     warn_of_fault,
 )
 from toytrans.cli.terminal import Bar, note, output, plain, reporter, show
@@ -28,7 +30,6 @@ from toytrans.config.faults import fault_remark
 from toytrans.config.load import load_config, load_saved_config
 from toytrans.config.schema import Config
 from toytrans.errors import UserError, how_to_install, share
-from toytrans.references import is_shipped
 from toytrans.training.folder import CONFIG, Record
 from toytrans.training.signals import exit_if_signalled
 
@@ -224,11 +225,9 @@ def _print_translations(trainer: "Trainer", pairs: "Pairs") -> str:
 def _print_next(trainer: "Trainer", run: Path, split: "Split", example: str) -> None:
     """The run directory, and the next commands. split: what eval measures. example: a source."""
     console, settings = output(), trainer.settings
-    where = shlex.quote(str(run))
-    if not all(map(is_shipped, settings.references.values())):
-        where = f"{where} --trust-code"
+    where = run_as_typed(run, settings)
     measure = f"eval {where}" + " --split valid" * (split == "valid")
-    commands = [measure, f"translate {where} {shlex.quote(example)}", f"check {where}"]
+    commands = [measure, f"translate {where} {as_typed(example)}", f"check {where}"]
     if settings.model.class_ is None:  # the layers of others are not known
         commands.insert(2, f"inspect-masks {where}")
     console.print("[bold]run[/bold]", plain(str(run)))
