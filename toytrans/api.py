@@ -114,8 +114,8 @@ def load(
 ) -> Run:
     """The run of a directory. Raises UserError.
 
-    checkpoint: best, last or a step. device: auto, cpu, cuda, cuda:N or mps. trust_code: whether
-    code that the run names, its task's say, may be run.
+    checkpoint: best, last, a step, or average:N, the mean of the last N. device: auto, cpu, cuda,
+    cuda:N or mps. trust_code: whether code that the run names, its task's say, may be run.
     """
     run = Run.open(Path(path), trust_code, str(checkpoint), device)
     with tuned():  # a model draws weights before it gets those saved

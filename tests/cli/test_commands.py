@@ -26,8 +26,9 @@ OF_A_RUN = {
 
 @pytest.mark.parametrize("words", OF_A_RUN.values(), ids=list(OF_A_RUN))
 def test_a_checkpoint_means_the_same_wherever_it_stands(run, command: Command, refused, words):
-    missing = "runs/c: no checkpoint 999; there are best, last and the steps 4, 6"
+    missing = "runs/c: no checkpoint 999; there are best, last, average:N and the steps 4, 6"
     assert missing in refused(*words, "--checkpoint", "999")
+    assert "no 3 checkpoints to average" in refused(*words, "--checkpoint", "average:3")
     found = command(*words, "--checkpoint", "last")
     assert found.code == 0, found.err
     if words[0] not in ("export", "live"):  # which have made a file

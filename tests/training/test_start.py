@@ -79,3 +79,15 @@ def test_average_is_the_mean_of_the_last_checkpoints(first: Path, command: Comma
     assert command("eval", "first", "--checkpoint", "average:2", "--json").code == 0
     with pytest.raises(UserError, match="no 3 checkpoints to average, but 2"):
         weights("first", "average:3")
+
+
+def test_a_run_that_was_killed_before_its_first_checkpoint_starts_from_the_other_again(
+    first: Path, command: Command
+):
+    words = ("train", "c.yaml", *STOP_AT_ONCE, "--init", "first", "--out", "begun")
+    assert command(*words).code == 0
+    for file in (Path("begun/checkpoints/step-0.safetensors"), Path("begun/checkpoints.json")):
+        file.unlink()
+    gone_on = command("train", "--resume", "--out", "begun")
+    assert gone_on.code == 0 and "starts from the weights of" in gone_on.err
+    assert equal(weights("begun"), weights("first"))

@@ -178,7 +178,7 @@ def subject(
             raise UserError(f"--break: {error}") from None
         plant(fault, loaded.model)
         settings = settings.model_copy(update={"fault": fault})
-    name = f"{loaded.path}, step {loaded.step}"
+    name = f"{loaded.path}, {loaded.which_step}"
     return {"model": of_model(loaded.model, settings, loaded.vocabulary, name)}, settings.fault
 
 

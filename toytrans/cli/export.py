@@ -46,7 +46,7 @@ def export(
     exports.export(loaded, format, path)
     rest = loaded.unfinished
     training = f"; training is unfinished: {rest}" if rest else ""
-    print(printable(f"wrote {path} from {loaded.path}, step {loaded.step}{training}"))
+    print(printable(f"wrote {path} from {loaded.path}, {loaded.which_step}{training}"))
     loaded.model.to(chosen)
     sources = exports.random_sources(loaded, CHECKED, LONGEST)
     if not exports.FORMATS[format].reads_empty:

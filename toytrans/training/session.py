@@ -121,7 +121,7 @@ def prepare(
     chosen = choose_device(device or settings.device)
     with naming_origins(config.origins):
         check_fault(settings.fault, settings.model)
-        start = start_of(settings) if saved is None else None
+        start = start_of(settings) if saved is None or not saved.run.steps else None
         before = saved.run if saved is not None else start.run if start is not None else None
         dataset = open_dataset(settings, vocabulary=before.vocabulary if before else None)
         if saved is not None:
