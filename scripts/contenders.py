@@ -34,7 +34,7 @@ from toytrans.config.schema import Config, ModelSettings, Settings
 from toytrans.data.batches import Batch, DealtBatch, training_batches
 from toytrans.data.open import open_dataset
 from toytrans.data.pairs import Dataset, Pairs, pad_rows
-from toytrans.export import Rows, to_ctranslate2, to_huggingface
+from toytrans.exports import Rows, to_ctranslate2, to_huggingface
 from toytrans.model.build import as_transformer
 from toytrans.model.decoding import search
 from toytrans.resolve import resolve

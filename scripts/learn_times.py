@@ -20,7 +20,7 @@ from typing import Any
 from playwright.sync_api import sync_playwright
 
 from toytrans.exercises.results import MODELS
-from toytrans.live.learning import engine_script, learning_payload
+from toytrans.live_pages.learning import engine_script, learning_payload
 from toytrans.references import SHIPPED
 
 SOLVED = 0.99

@@ -15,7 +15,7 @@ from typing import Any
 
 from playwright.sync_api import sync_playwright
 
-from toytrans.live.page import learning_page
+from toytrans.live_pages.page import learning_page
 
 PATIENCE = 600_000
 """Milliseconds that a model may take to learn."""

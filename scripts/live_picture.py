@@ -10,7 +10,7 @@ from pathlib import Path
 
 from playwright.sync_api import sync_playwright
 
-from toytrans.live.page import learning_page
+from toytrans.live_pages.page import learning_page
 
 PICTURE = Path(__file__).parents[1] / "docs/live.png"
 

@@ -21,7 +21,7 @@ from toytrans.checks.outcome import Cause
 from toytrans.checks.registry import ALL_KINDS, Check
 from toytrans.checks.rules import CHECKS
 from toytrans.cli.app import COMMANDS, imported
-from toytrans.live.page import learning_page, live_page
+from toytrans.live_pages.page import learning_page, live_page
 
 if TYPE_CHECKING:
     from mkdocs.structure.files import Files

@@ -40,7 +40,7 @@ def test_the_wheel_works_in_an_empty_folder(wheel: zipfile.ZipFile, tmp_path: Pa
     folder.mkdir()
     code = (
         "import toytrans; run = toytrans.train('textbook', changes={'train.max_steps': 1}); "
-        "print(toytrans.__file__, len(run.live()._repr_html_()) > 10_000)"
+        "print(toytrans.__file__, len(toytrans.live(run)._repr_html_()) > 10_000)"
     )
     done = subprocess.run(
         [sys.executable, "-P", "-c", code],

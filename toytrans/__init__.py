@@ -6,7 +6,9 @@ run = toytrans.train("configs/textbook.yaml")    # or toytrans.load("runs/textbo
 run.translate("5 7 9")                          # "9 7 5"
 run.evaluate(lengths=(2, 100))                  # exact match per length
 toytrans.attention(run, "5 7 9"), toytrans.masks(run, "5 7 9")    # tables in a notebook
-toytrans.curves(run)                            # the curves of its training
+toytrans.curves(run), toytrans.live(run)        # its training, and a page in which it runs
+toytrans.compare("runs/sweeps/study")           # runs beside each other
+toytrans.export(run, "onnx")                    # its model for another runtime
 run.model, run.vocabulary                       # a torch.nn.Module, and symbols <-> ids
 toytrans.check(run)                             # the checks, on a run or on anybody's model
 toytrans.explain("train.lr")                    # what a config key, a task, a fault or a check is
@@ -18,7 +20,18 @@ from typing import TYPE_CHECKING, Any
 from toytrans.errors import UserError
 
 if TYPE_CHECKING:
-    from toytrans.api import Comparison, attention, curves, load, masks, sweep, train
+    from toytrans.api import (
+        Comparison,
+        attention,
+        compare,
+        curves,
+        export,
+        live,
+        load,
+        masks,
+        sweep,
+        train,
+    )
     from toytrans.checks.run import check
     from toytrans.config.schema import Config
     from toytrans.glossary import explain
@@ -33,8 +46,11 @@ __all__ = [
     "UserError",
     "attention",
     "check",
+    "compare",
     "curves",
     "explain",
+    "export",
+    "live",
     "load",
     "masks",
     "sweep",
@@ -47,8 +63,11 @@ _MODULES = {
     "Run": "toytrans.training.run",
     "attention": "toytrans.api",
     "check": "toytrans.checks.run",
+    "compare": "toytrans.api",
     "curves": "toytrans.api",
     "explain": "toytrans.glossary",
+    "export": "toytrans.api",
+    "live": "toytrans.api",
     "load": "toytrans.api",
     "masks": "toytrans.api",
     "sweep": "toytrans.api",

@@ -14,7 +14,7 @@ from toytrans.config.load import check_and_trust, lay_over, read_tree, set_key
 from toytrans.config.schema import Config
 from toytrans.config.yaml import IN_PYTHON, Tree
 from toytrans.errors import UserError
-from toytrans.measurement import Measure
+from toytrans.measurement import Measure, Result
 from toytrans.sweeps import comparison
 from toytrans.sweeps.sweep import SWEEPS, plan, write
 from toytrans.training.devices import tuned
@@ -23,9 +23,11 @@ from toytrans.training.run import Run
 from toytrans.training.session import open_session
 
 if TYPE_CHECKING:
+    from toytrans.exports import ExportFormat
     from toytrans.inspection.heads import AttentionMaps
     from toytrans.inspection.record import Part
     from toytrans.inspection.shown import InspectedBatch
+    from toytrans.live_pages.page import LivePage
 
 logger = logging.getLogger("toytrans")
 """Gets what the commands print on standard error: at level INFO, an interruption as a WARNING."""
@@ -74,7 +76,7 @@ def attention(
     layer: int | None = None,
     head: int | None = None,
 ) -> "AttentionMaps":
-    """What every head attends to, and which rule it follows, as `toytrans attention` shows.
+    """What every head attends to, and which rule it follows, as `toytrans trace` shows.
 
     src: none = two validation pairs. tgt: the targets; None = the model's translations.
     part, layer, head: show only this one, counted from 1. Rules are measured on 200 validation
@@ -123,6 +125,67 @@ def load(
     for sentence in run.notes:
         logger.warning("%s", sentence)
     return run
+
+
+# What is made of runs ----------------------------------------------------------------------------
+
+
+def compare(
+    paths: str | Path | Iterable[str | Path],
+    metric: str | None = None,
+    *,
+    lengths: tuple[int, int] | None = None,
+    examples: int | None = None,
+    beam: int = 1,
+    checkpoint: str | int = "best",
+    trust_code: bool = False,
+) -> "Comparison":
+    """The runs of run directories, folders of runs and sweeps, grouped by what differs, as
+    `toytrans eval` compares them. Raises UserError.
+
+    metric: what is compared; None = exact match. lengths, examples, beam: what is measured, as in
+    `Run.evaluate`; None = what a sweep of all of them has measured, or every test pair. What a
+    sweep has kept is not measured again. checkpoint, trust_code: as in `load`.
+    """
+    check_whole(1, examples=examples, beam=beam)
+    named = [paths] if isinstance(paths, str | Path) else list(paths)
+    asked = Measure(
+        lengths=checked_lengths(lengths), examples=examples, beam=beam, checkpoint=str(checkpoint)
+    )
+
+    def take(path: Path, measure: Measure) -> Result:
+        run = load(path, measure.checkpoint, trust_code=trust_code)
+        with tuned():
+            return run.measure(measure)
+
+    wanted = None if asked == Measure() else asked
+    return Comparison(**vars(comparison.compare(list(map(Path, named)), metric, wanted, take)))
+
+
+def export(run: Run, format: "ExportFormat", out: str | Path | None = None) -> Path:
+    """Write the model of a run for another runtime, as `toytrans export` does, and return what was
+    written. Raises UserError, also where a package that the format needs is not installed.
+
+    format: safetensors, huggingface, ctranslate2 or onnx. out: a new file or folder; None = the
+    run's name and the format's.
+    """
+    from toytrans import exports
+
+    check_choice(tuple(exports.FORMATS), format=format)
+    exports.check_installed(format)
+    path = exports.default_path(run, format) if out is None else Path(out)
+    with tuned():
+        exports.export(run, format, path)
+    return path
+
+
+def live(run: Run | None = None) -> "LivePage":
+    """The page in which the model of a run runs, or without one that in which a model learns, as
+    `toytrans live` writes them. A notebook shows it in a cell, and `text` is the whole document.
+    Raises UserError for a model that cannot run in a page."""
+    from toytrans.live_pages.page import LivePage
+
+    return LivePage(run)
 
 
 # Training --------------------------------------------------------------------------------------

@@ -6,6 +6,7 @@ import json
 import logging
 import math
 import re
+import shutil
 import signal
 import subprocess
 import sys
@@ -21,6 +22,7 @@ from conftest import ROOT, TINY, Command, tensors_of
 from forked import Forked
 
 import toytrans
+from toytrans.files import json_text
 from toytrans.resolve import resolve
 from toytrans.training.trainer import Trainer
 
@@ -345,3 +347,28 @@ def test_a_sweep_of_a_script_is_that_of_the_command(here: Path, command: Command
     assert not compared.problems and all(path.is_file() for path in compared.files)
     losses = replace(compared, metric="loss")._repr_html_()
     assert "<th>anchored</th>" in losses and "<script" not in losses
+
+
+def test_compare_export_and_live_do_what_the_commands_do(
+    run: toytrans.Run, here: Path, command: Command
+):
+    shutil.copytree(run.path.parent, "runs")
+    compared = toytrans.compare(["runs/c"], examples=5)
+    asked = command("eval", "runs", "--examples", "5", "--json")
+    assert json.loads(json_text(compared.to_dict())) == json.loads(asked.out)
+    assert compared.runs[0].step == run.step
+    with pytest.raises(toytrans.UserError, match="no such run directory"):
+        toytrans.compare("nowhere")
+
+    mine = toytrans.load("runs/c")
+    before = state_of_process()
+    assert toytrans.export(mine, "safetensors", "mine") == Path("mine")
+    assert state_of_process() == before
+    assert command("export", "runs/c", "--format", "safetensors").code == 0
+    assert Path("mine").read_bytes() == Path("c.safetensors").read_bytes()
+    with pytest.raises(toytrans.UserError, match="format 'tflite': take safetensors or "):
+        toytrans.export(mine, "tflite")
+
+    for words, page in (((), toytrans.live()), (("runs/c",), toytrans.live(mine))):
+        assert command("live", *words, "--out", f"{len(words)}.html").code == 0
+        assert Path(f"{len(words)}.html").read_text() == page.text

@@ -15,11 +15,11 @@ from conftest import Command, call, given_config, made_once, model_of, tiny_yaml
 from forked import COMMAND, Forked
 
 import toytrans
-from toytrans import export
+from toytrans import exports
 from toytrans.config.schema import Config
 from toytrans.data.pairs import DataFacts
 from toytrans.errors import UserError
-from toytrans.export import ExportFormat, plain, token_names
+from toytrans.exports import ExportFormat, plain, token_names
 from toytrans.model.positions import SCHEMES
 from toytrans.resolve import resolve
 from toytrans.tokens import Vocabulary
@@ -48,8 +48,8 @@ def run_of(scheme: str, **model: object) -> Run:
 
 def assert_equal_tokens(run: Run, name: ExportFormat, path: Path, longest: int = 12):
     """An export decodes the tokens of its run, and these are no trivial ones."""
-    sources = export.random_sources(run, 20, longest)
-    pairs = export.compare(run, name, path, sources)
+    sources = exports.random_sources(run, 20, longest)
+    pairs = exports.compare(run, name, path, sources)
     assert [ours for ours, _ in pairs] == [theirs for _, theirs in pairs]
     assert len({tuple(ours) for ours, _ in pairs}) > 5
 
@@ -61,7 +61,7 @@ def test_every_scheme_in_onnx(scheme: str, tmp_path: Path):
     pytest.importorskip("onnxscript")
     norm = "post" if scheme in TABLES else "pre"
     run = run_of(scheme, norm=norm, n_encoder_layers=1, n_decoder_layers=1)
-    export.export(run, "onnx", tmp_path / "out")
+    exports.export(run, "onnx", tmp_path / "out")
     assert_equal_tokens(run, "onnx", tmp_path / "out")
 
 
@@ -71,12 +71,12 @@ def test_every_scheme_in_onnx(scheme: str, tmp_path: Path):
 def test_equal_tokens_or_a_refusal(scheme: str, norm: str, name: ExportFormat, tmp_path: Path):
     pytest.importorskip(PACKAGES.get(name, name))
     run = run_of(scheme, norm=norm, activation="gelu_tanh")
-    if export.refusal(name, run.config.model):
+    if exports.refusal(name, run.config.model):
         with pytest.raises(UserError, match=f"fresh: {name} cannot express model"):
-            export.export(run, name, tmp_path / "out")
+            exports.export(run, name, tmp_path / "out")
         assert list(tmp_path.iterdir()) == []
         return
-    export.export(run, name, tmp_path / "out")
+    exports.export(run, name, tmp_path / "out")
     assert [path.name for path in tmp_path.iterdir()] == ["out"]
     assert_equal_tokens(run, name, tmp_path / "out")
 
@@ -85,20 +85,20 @@ def test_what_formats_are_for():
     """The paper's model goes everywhere, and every scheme of plain.py into a file of it."""
     for norm in ("pre", "post"):
         for name in FORMATS:
-            assert not export.refusal(name, run_of("sinusoidal", norm=norm).config.model)
+            assert not exports.refusal(name, run_of("sinusoidal", norm=norm).config.model)
     for scheme in plain.POSITIONS:
-        assert not export.refusal("safetensors", run_of(scheme).config.model)
-    assert export.refusal("huggingface", run_of("rotary").config.model)
-    assert set(plain.POSITIONS) <= set(SCHEMES), "toytrans/export/plain.py knows what is no more"
+        assert not exports.refusal("safetensors", run_of(scheme).config.model)
+    assert exports.refusal("huggingface", run_of("rotary").config.model)
+    assert set(plain.POSITIONS) <= set(SCHEMES), "toytrans/exports/plain.py knows what is no more"
 
 
 def test_distances_past_the_last_bucket(tmp_path: Path):
     """CTranslate2 puts distances into buckets of its own; some begin at powers of two."""
     pytest.importorskip("ctranslate2")
     run = run_of("t5")
-    export.export(run, "ctranslate2", tmp_path / "t5")
+    exports.export(run, "ctranslate2", tmp_path / "t5")
     source = [*(3 + (i * 7) % 12 for i in range(150)), 2]
-    ((ours, theirs),) = export.compare(run, "ctranslate2", tmp_path / "t5", [source])
+    ((ours, theirs),) = exports.compare(run, "ctranslate2", tmp_path / "t5", [source])
     assert ours == theirs
 
 
@@ -117,9 +117,9 @@ def test_options(options: dict[str, object], name: ExportFormat, norm: str, tmp_
     run = run_of("sinusoidal", norm=norm, **options)
     if "score_cap" in options and name != "safetensors":
         with pytest.raises(UserError, match="model.score_cap: 3; take --format safetensors or on"):
-            export.export(run, name, tmp_path / "out")
+            exports.export(run, name, tmp_path / "out")
     else:
-        export.export(run, name, tmp_path / "out")
+        exports.export(run, name, tmp_path / "out")
         assert_equal_tokens(run, name, tmp_path / "out")
 
 
@@ -128,10 +128,10 @@ def test_an_empty_source(name: ExportFormat, tmp_path: Path):
     """Where the runtime computes an answer for it, that is ours."""
     pytest.importorskip(PACKAGES.get(name, name))
     run = run_of("sinusoidal")
-    export.export(run, name, tmp_path / "out")
-    ((ours, theirs),) = export.compare(run, name, tmp_path / "out", [[2]])
+    exports.export(run, name, tmp_path / "out")
+    ((ours, theirs),) = exports.compare(run, name, tmp_path / "out", [[2]])
     assert len(ours) > 1, "something is written of nothing"
-    assert theirs == (ours if export.FORMATS[name].reads_empty else [])
+    assert theirs == (ours if exports.FORMATS[name].reads_empty else [])
 
 
 def test_what_transformers_pads_on_the_right_gives_our_tokens(tmp_path: Path):
@@ -141,7 +141,7 @@ def test_what_transformers_pads_on_the_right_gives_our_tokens(tmp_path: Path):
 
     for norm in ("pre", "post"):
         run, out = run_of("sinusoidal", norm=norm), tmp_path / norm
-        export.export(run, "huggingface", out)
+        exports.export(run, "huggingface", out)
         about = json.loads((out / "tokenizer_config.json").read_text())
         assert about["tokenizer_class"] == "PreTrainedTokenizerFast"
         assert about["padding_side"] == "right"
@@ -168,7 +168,7 @@ def test_unknown_symbols_are_read_as_unk_where_the_run_does(tmp_path: Path):
     vocabulary = Vocabulary(("<unk>", *VOCABULARY.symbols[1:]), unknown="<unk>")
     run.facts = DataFacts(vocabulary, (0, 9))
     for name in ("huggingface", "ctranslate2"):
-        export.export(run, name, tmp_path / name)
+        exports.export(run, name, tmp_path / name)
     tokenizer = AutoTokenizer.from_pretrained(tmp_path / "huggingface")
     assert tokenizer("5 zz 9")["input_ids"] == [*vocabulary.encode(["5", "zz", "9"]), 2]
     translator = ctranslate2.Translator(str(tmp_path / "ctranslate2"))
@@ -249,7 +249,7 @@ def test_onnx_reads_any_number_of_rows_and_places(folder: Path):
     run = toytrans.load("reverse", device="cpu")
     for rows, longest in ((1, 1), (7, 30)):
         sources = [[1, *[5] * (longest - r), 2] for r in range(rows)]
-        pairs = export.compare(run, "onnx", Path("reverse-onnx"), sources)
+        pairs = exports.compare(run, "onnx", Path("reverse-onnx"), sources)
         assert [ours for ours, _ in pairs] == [theirs for _, theirs in pairs]
 
 
@@ -285,7 +285,7 @@ def test_transformers_ends_where_the_longest_source_of_the_data_would(
         run.model.output.weight[2] = 0  # that of EOS
         run.model.output.weight[3] = -run.model.output.weight[4]
     run.config = run.config.model_copy(update={"data": data})
-    export.export(run, "huggingface", tmp_path / "out")
+    exports.export(run, "huggingface", tmp_path / "out")
     model = AutoModelForSeq2SeqLM.from_pretrained(tmp_path / "out")
     assert model.generate(torch.tensor([[5, 7, 9, 2]])).shape == (1, 1 + limit)
 

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from toytrans.errors import UserError
-from toytrans.export.to_huggingface import converted
+from toytrans.exports.to_huggingface import converted
 from toytrans.inspection.other_libraries import LIBRARIES, convert
 from toytrans.inspection.shown import Masks
 from toytrans.model.attention import Attention, AttentionContext

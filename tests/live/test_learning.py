@@ -22,15 +22,15 @@ from toytrans.config.schema import Settings
 from toytrans.data.batches import Batch, training_batches
 from toytrans.data.open import open_dataset
 from toytrans.exercises.results import PARTS, TASKS, read_results
-from toytrans.live.learning import engine_script, learning_payload
-from toytrans.live.payload import packed
+from toytrans.live_pages.learning import engine_script, learning_payload
+from toytrans.live_pages.payload import packed
 from toytrans.measurement import Measure
 from toytrans.resolve import resolve
 from toytrans.tokens import EOS_ID, FIRST_SYMBOL_ID, PAD_ID
 from toytrans.training.session import new_model
 from toytrans.training.trainer import Trainer
 
-KERNELS = ROOT / "toytrans/live/templates/learn"
+KERNELS = ROOT / "toytrans/live_pages/templates/learn"
 
 TINY = {"d_model": 16, "n_heads": 2, "n_encoder_layers": 1, "n_decoder_layers": 2, "d_ff": 24}
 """A model of which each part is there, and two layers of one side."""

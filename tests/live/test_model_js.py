@@ -13,8 +13,8 @@ from conftest import VOCABULARY, model_of
 from live.switched import STATES, SWITCHES, greedy, switched
 from toytrans.data.batches import Batch
 from toytrans.inspection.record import capture
-from toytrans.live.payload import packed
-from toytrans.live.templates import template
+from toytrans.live_pages.payload import packed
+from toytrans.live_pages.templates import template
 from toytrans.model.decoding import token_limits
 from toytrans.model.positions import SCHEMES
 from toytrans.model.transformer import Transformer
@@ -145,7 +145,7 @@ def decoded_in_page(
 def test_the_page_knows_every_switch_and_every_scheme(js: Any) -> None:
     """A scheme that is new in SCHEMES is wanted in model.js too."""
     known = set(js.evaluate("Object.keys(POSITIONS)"))
-    assert known == set(SCHEMES), "toytrans/live/templates/model.js: POSITIONS"
+    assert known == set(SCHEMES), "toytrans/live_pages/templates/model.js: POSITIONS"
     assert js.evaluate("Object.keys(EVERYTHING)") == [*SWITCHES, "headOff"]
 
 

@@ -16,10 +16,10 @@ import torch
 from conftest import ANCHORED, Command, call, made_once, tensors_of, tiny_yaml
 
 from live.switched import switched
-from toytrans import load
+from toytrans import live, load
 from toytrans.data.batches import Batch
 from toytrans.inspection.record import capture
-from toytrans.live import payload as payloads
+from toytrans.live_pages import payload as payloads
 from toytrans.measurement import Measure
 from toytrans.scores import wilson_interval
 from toytrans.tokens import BOS_ID, EOS_ID, FIRST_SYMBOL_ID, PAD_ID
@@ -547,7 +547,7 @@ def test_accessible(page: Any, width: int, scheme: Any) -> None:
 
 
 def test_a_notebook_shows_the_page_in_a_cell(browser: Any, folder: Path) -> None:
-    shown = load(folder / "one").live()
+    shown = live(load(folder / "one"))
     assert "step 30" in repr(shown)
     page = browser.new_page()
     page.set_content(shown._repr_html_())

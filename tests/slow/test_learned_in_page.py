@@ -6,7 +6,7 @@ import pytest
 from live.test_learning import chosen_of, load_scripts, shares, told_of
 
 from toytrans.exercises.results import MODELS, TASKS
-from toytrans.live.learning import engine_script
+from toytrans.live_pages.learning import engine_script
 
 pytestmark = pytest.mark.slow
 

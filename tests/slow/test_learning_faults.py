@@ -30,7 +30,7 @@ from live.test_learning import (
 )
 from playwright.sync_api import Error
 
-from toytrans.live.learning import engine_script
+from toytrans.live_pages.learning import engine_script
 
 pytestmark = pytest.mark.slow
 

@@ -8,7 +8,7 @@ from conftest import VOCABULARY
 from live.switched import STATES, greedy, switched
 from live.test_model_js import GROWTH, given_to_page, ragged, rounded
 
-from toytrans.live.templates import template
+from toytrans.live_pages.templates import template
 from toytrans.model.decoding import token_limits
 from toytrans.tokens import BOS_ID, EOS_ID, FIRST_SYMBOL_ID
 

@@ -9,9 +9,9 @@ import torch
 from live.switched import STATES, greedy, switched
 from live.test_model_js import ragged
 
-from toytrans import load
-from toytrans.live.payload import packed
-from toytrans.live.templates import template
+from toytrans import live, load
+from toytrans.live_pages.payload import packed
+from toytrans.live_pages.templates import template
 from toytrans.model.decoding import token_limits
 
 pytestmark = pytest.mark.slow
@@ -67,7 +67,7 @@ def test_counting_needs_no_decoding_under_the_causal_mask(
 ) -> None:
     """For each pair, with pads and without their mask, against decoding it step by step."""
     page_file = tmp_path / "page.html"
-    page_file.write_text(load(trained[0] / "runs/textbook").live().text)
+    page_file.write_text(live(load(trained[0] / "runs/textbook")).text)
     page = opened(page_file)
     differing = page.evaluate(
         """() => [[0, []], [3, []], [3, SWITCHES.pad.parts], [0, ["places"]], [1, ["scale"]]].map(

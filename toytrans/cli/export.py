@@ -5,12 +5,12 @@ from typing import Annotated
 
 import typer
 
-from toytrans import export as exports
+from toytrans import exports
 from toytrans.cli.common import Checkpoint, Device, RunArgument, TrustCode
 from toytrans.cli.new_files import check_new
 from toytrans.cli.opening import open_run
 from toytrans.cli.terminal import note, printable
-from toytrans.export import ExportFormat
+from toytrans.exports import ExportFormat
 from toytrans.training.devices import choose_device
 
 CHECKED, LONGEST = 8, 20

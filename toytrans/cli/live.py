@@ -11,7 +11,7 @@ from toytrans.cli.new_files import check_new, free_name, write_new
 from toytrans.cli.opening import open_run
 from toytrans.cli.terminal import Progress, note
 from toytrans.errors import UserError, printable
-from toytrans.live.page import learning_page, live_page
+from toytrans.live_pages.page import learning_page, live_page
 
 
 def live(

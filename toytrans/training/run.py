@@ -13,7 +13,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeVar
+from typing import Annotated, Any, Literal, TypeVar
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
@@ -65,9 +65,6 @@ from toytrans.training.folder import (
     read_environment,
 )
 from toytrans.training.provenance import TrainedWith, trained_with
-
-if TYPE_CHECKING:
-    from toytrans.live.page import LivePage
 
 NOT_MEASURED = "not measured"
 """What is shown for a number that is None or missing."""
@@ -318,13 +315,6 @@ class Run:
         about = f"{self.config.data.task or 'files'}, {count_parameters(self.model):,} parameters"
         remark = fault_remark(self.config.fault)
         return f"Run({self.path}: {about}, {self.which_step}{remark and f', {remark}'})"
-
-    def live(self) -> "LivePage":
-        """The page in which the model of this run runs, as `toytrans live` writes it: a notebook
-        shows it in a cell. Raises UserError for a model that cannot run in a page."""
-        from toytrans.live.page import LivePage
-
-        return LivePage(self)
 
     def translate(self, sequences: OneOrMany, beam: int = 1) -> OneOrMany:
         """The translation of one sequence such as "5 7 9", or those of several.

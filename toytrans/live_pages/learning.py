@@ -15,8 +15,8 @@ from toytrans.config.yaml import read_yaml
 from toytrans.data.open import open_dataset
 from toytrans.data.tasks import TASKS as TASKS_OF_PROGRAM
 from toytrans.exercises.results import MODELS, PARTS, TASKS
-from toytrans.live.payload import LEARNED_WITHOUT
-from toytrans.live.templates import TEMPLATES, script
+from toytrans.live_pages.payload import LEARNED_WITHOUT
+from toytrans.live_pages.templates import TEMPLATES, script
 from toytrans.references import SHIPPED
 from toytrans.resolve import resolve
 

@@ -3,7 +3,7 @@
 import re
 from importlib.resources import files
 
-TEMPLATES = files("toytrans.live.templates")
+TEMPLATES = files("toytrans.live_pages.templates")
 
 COMMENTED = ("model.js",)
 """Scripts that keep their comments in a page: whoever opens its source wants to read how the

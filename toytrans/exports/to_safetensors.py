@@ -9,7 +9,7 @@ from torch import Tensor
 
 from toytrans import __version__
 from toytrans.data.pairs import pad_rows
-from toytrans.export import Rows, plain
+from toytrans.exports import Rows, plain
 from toytrans.training.run import Run
 
 

@@ -17,9 +17,9 @@ import torch
 from torch import Tensor, nn
 
 from toytrans.data.pairs import pad_rows
-from toytrans.export import Rows
-from toytrans.export.plain import PlainTransformer
-from toytrans.export.to_safetensors import about, weights_of
+from toytrans.exports import Rows
+from toytrans.exports.plain import PlainTransformer
+from toytrans.exports.to_safetensors import about, weights_of
 from toytrans.tokens import BOS_ID, EOS_ID
 from toytrans.training.run import Run
 

@@ -18,7 +18,7 @@ from toytrans.data.open import open_dataset, task_of
 from toytrans.data.pairs import Pairs
 from toytrans.data.selection import Selection, pairs_of_split
 from toytrans.errors import UserError
-from toytrans.export.to_safetensors import about, weights_of
+from toytrans.exports.to_safetensors import about, weights_of
 from toytrans.model.seq2seq import count_parameters
 from toytrans.references import is_reference, shown
 from toytrans.tokens import FIRST_SYMBOL_ID

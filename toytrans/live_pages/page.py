@@ -5,9 +5,9 @@ import re
 from html import escape
 
 from toytrans import __version__
-from toytrans.live.learning import engine_script, learning_payload
-from toytrans.live.payload import Follow, as_script, payload
-from toytrans.live.templates import script, template
+from toytrans.live_pages.learning import engine_script, learning_payload
+from toytrans.live_pages.payload import Follow, as_script, payload
+from toytrans.live_pages.templates import script, template
 from toytrans.training.run import Run
 
 HEIGHT = 820
@@ -58,10 +58,13 @@ def _json_element(name: str, data: dict[str, object]) -> str:
 
 
 class LivePage:
-    """The page of a run, which a notebook shows in a cell. text: the whole document."""
+    """A page, which a notebook shows in a cell. text: the whole document."""
 
-    def __init__(self, run: Run) -> None:
-        self.text, self._title = live_page(run), run.title
+    def __init__(self, run: Run | None) -> None:
+        """run: whose model runs in it; None = one learns in it. Raises UserError for a run whose
+        model does not run in a page."""
+        self.text = learning_page() if run is None else live_page(run)
+        self._title = "a model that learns" if run is None else run.title
 
     def __repr__(self) -> str:
         return f"the live page of {self._title}; `toytrans live` writes it to a file"

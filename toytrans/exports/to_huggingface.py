@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from toytrans.data.pairs import TARGET_SLACK, pad_rows
-from toytrans.export import Rows, position_table, token_names
+from toytrans.exports import Rows, position_table, token_names
 from toytrans.model.build import as_transformer
 from toytrans.model.transformer import Transformer
 from toytrans.tokens import BOS_ID, EOS_ID, PAD_ID

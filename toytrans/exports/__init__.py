@@ -20,7 +20,7 @@ from toytrans.config.faults import fault_remark
 from toytrans.config.schema import ModelSettings
 from toytrans.data.pairs import pad_rows
 from toytrans.errors import UserError, how_to_install
-from toytrans.export import plain
+from toytrans.exports import plain
 from toytrans.files import drafted
 from toytrans.model.decoding import search, token_limits
 from toytrans.model.transformer import Transformer

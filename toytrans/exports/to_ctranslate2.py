@@ -8,7 +8,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from toytrans.export import Rows, position_table, token_names
+from toytrans.exports import Rows, position_table, token_names
 from toytrans.model.build import as_transformer
 from toytrans.tokens import BOS_ID, EOS_ID, PAD_ID
 from toytrans.training.run import Run
