@@ -13,7 +13,6 @@ from toytrans.cli import terminal
     ("arguments", "line"),
     [
         ("eval runs/c", "now: runs/c, 100%"),
-        ("demo gradients", "now: seed 2 of 3"),
         ("trace runs/c", "now: the model"),
         ("check runs/c --only pads", "now: pads"),
         ("runs .", "now: ./runs/c"),

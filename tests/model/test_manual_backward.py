@@ -119,6 +119,13 @@ def test_a_wrong_forward_pass_is_found(monkeypatch):
     assert failing() >= {("ReLU", "(output)")}
 
 
+@pytest.fixture
+def few_steps(monkeypatch):
+    """The command trains for a moment only; lesson 4 runs all of it."""
+    monkeypatch.setattr("toytrans.cli.demo.TRAINED_STEPS", 8)
+
+
+@pytest.mark.usefixtures("few_steps")
 def test_the_table_holds_the_numbers_of_the_run(command, monkeypatch):
     monkeypatch.setenv("COLUMNS", "80")
     answer = command("demo", "gradients")
@@ -130,6 +137,7 @@ def test_the_table_holds_the_numbers_of_the_run(command, monkeypatch):
     assert "loss by autograd loss by hand" in printed and printed.endswith("below 1e-09: PASS")
 
 
+@pytest.mark.usefixtures("few_steps")
 @pytest.mark.parametrize("factor", [1.0, math.nan])
 def test_a_difference_makes_the_command_fail(factor, command, monkeypatch):
     monkeypatch.setattr(functions, "relu_backward", lambda gradient, _: (factor * gradient,))
