@@ -5,10 +5,14 @@ them too. A test compares them with the program, and names this script where the
 """
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
+
+import typer
 
 from toytrans.checks.rules import CHECKS
+from toytrans.cli.app import COMMANDS, imported
 from toytrans.data.tasks import TASKS
 from toytrans.glossary import keys
 
@@ -51,8 +55,36 @@ def table_of_tasks() -> str:
     return "\n".join([head, *rows])
 
 
+def tables_of_commands() -> str:
+    """A table of arguments and options for each command, and for each command of a group."""
+    parts = []
+    for name in COMMANDS:
+        for words, command in commands_in(name, imported(name)):
+            context = typer.Context(command, info_name=f"toytrans {words}")
+            parts += [f"### `toytrans {words}`\n", f"{command.get_short_help_str(200)}\n"]
+            parts += [f"`{context.get_usage().removeprefix('Usage: ').strip()}`\n"]
+            parts += ["| argument or option | meaning |", "|---|---|"]
+            for parameter in command.params:
+                option, meaning = parameter.get_help_record(context) or ("", "")
+                if option:
+                    cells = (text.replace("|", "\\|") for text in (option, meaning))
+                    parts.append("| `{}` | {} |".format(*cells))
+            parts.append("")
+    return "\n".join(parts).rstrip()
+
+
+def commands_in(words: str, command: Any) -> Iterator[tuple[str, Any]]:
+    """A command of Typer's, or those of a group, each with the words that call it."""
+    if not hasattr(command, "commands"):
+        yield words, command
+        return
+    for name, inner in command.commands.items():
+        yield from commands_in(f"{words} {name}", inner)
+
+
 TABLES: dict[str, tuple[str, Callable[[], str]]] = {
     "checks.md": ("checks", table_of_checks),
+    "commands.md": ("commands", tables_of_commands),
     "configuration.md": ("keys", table_of_keys),
     "own.md": ("tasks", table_of_tasks),
 }

@@ -1,8 +1,8 @@
 """A hook of MkDocs, which makes the pages of the site that are no files of docs/.
 
 README and other pages of the project's folder become pages of the site, and so does what the file
-of each check says, and the list of commands, so that each is written once. The live page to which
-the lessons link is of the textbook model, which is trained here for some ten seconds.
+of each check says, so that each is written once. The live page to which the lessons link is of the
+textbook model, which is trained here for some ten seconds.
 """
 
 import inspect
@@ -13,14 +13,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import torch
-import typer
-from typer.cli import get_docs_for_click
 
 import toytrans
 from toytrans.checks.outcome import Cause
 from toytrans.checks.registry import ALL_KINDS, Check
 from toytrans.checks.rules import CHECKS
-from toytrans.cli.app import COMMANDS, imported
 from toytrans.live_pages.page import learning_page, live_page
 
 if TYPE_CHECKING:
@@ -69,14 +66,13 @@ def on_files(files: "Files", *, config: Any) -> "Files":
 
 
 def on_page_markdown(text: str, *, page: "Page", **_: Any) -> str:
-    """Links lead to pages of the site. The page on commands gets what the program says of each, and
-    the table of checks links to their pages."""
+    """Links lead to pages of the site, and the table of checks links to the page of each."""
     here = page.file.src_uri
     text = linked(text, here)
     if here == "checks.md":
         for name in CHECKS:
             text = text.replace(f"\n| {name} |", f"\n| [{name}](checks/{name}.md) |")
-    return f"{text}\n{commands()}" if here == "commands.md" else text
+    return text
 
 
 def linked(text: str, here: str) -> str:
@@ -139,23 +135,3 @@ def table_of_causes(title: str, causes: list[Cause]) -> list[str]:
         whole = f"{remedy}{more}" if remedy else more or words
         lines.append(f"| `{cause.code}` | {cause.when} | {whole} |".replace("||", r"\|\|"))
     return lines
-
-
-def commands() -> str:
-    """A list of all commands by their groups, then each with its arguments and options."""
-    every: list[Any] = [imported(name) for name in COMMANDS]  # Typer's own kinds of commands
-    for command, entry in zip(every, COMMANDS.values(), strict=True):
-        command.rich_help_panel = entry.group
-    parts = []
-    for group in dict.fromkeys(command.rich_help_panel for command in every):
-        parts.append(f"**{group}**\n")
-        parts += [
-            f"- [`{command.name}`](#toytrans-{command.name}): {command.get_short_help_str(200)}"
-            for command in every
-            if command.rich_help_panel == group
-        ]
-        parts.append("")
-    for command in every:
-        context = typer.Context(command, info_name=command.name)
-        parts.append(get_docs_for_click(obj=command, ctx=context, indent=2, call_prefix="toytrans"))
-    return "\n".join(parts)
