@@ -55,13 +55,10 @@ class Curves:
         values = (f"{key} {last[key]:.4g}" for key in SHOWN if last.get(key) is not None)
         return f"{len(self.records)} records, the last values: {', '.join(values)}"
 
-    def _repr_html_(self) -> str | None:
+    def _repr_html_(self) -> str:
         from toytrans.report.charts import curves
 
-        try:
-            return "".join(list(curves({"": self.records}).values())[:2])
-        except UserError:  # matplotlib is an extra
-            return None
+        return "".join(list(curves({"": self.records}).values())[:2])
 
 
 SHOWN = ("step", "loss", "lr", "grad_norm", "valid_exact_match", "valid_loss")

@@ -3,7 +3,7 @@
 import warnings
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from io import BytesIO
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from toytrans.errors import UserError, how_to_install
 
@@ -37,20 +37,17 @@ def drawn(
     inches: tuple[float, float],
     draw: Callable[["Figure"], None],
     format: str = "svg",
-    **settings: Any,
 ) -> bytes:
     """What `draw` draws in a figure, as png or svg. Raises UserError without matplotlib.
 
     The same drawing gives the same bytes. Text of an SVG stays text, which can be searched and read
-    out; a reader's font may have letters that ours lacks. settings: of matplotlib, with `_` for the
-    dots in their names.
+    out; a reader's font may have letters that ours lacks.
     """
     check_matplotlib()
     import matplotlib.style
     from matplotlib.figure import Figure
 
     ours = {"text.parse_math": False, "svg.fonttype": "none", "svg.hashsalt": "toytrans"}
-    ours |= {name.replace("_", "."): value for name, value in settings.items()}
     quiet = warnings.catch_warnings(action="ignore")
     with quiet, matplotlib.style.context(["default", ours]):
         figure = Figure(inches, layout="constrained")

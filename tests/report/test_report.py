@@ -13,6 +13,7 @@ from conftest import Command, call, made_once, tiny_yaml
 
 from toytrans import load
 from toytrans.measurement import write_result
+from toytrans.report.chart import linear, logarithm
 from toytrans.training.writer import RunWriter
 
 EVIL = (
@@ -181,15 +182,39 @@ def test_what_own_code_would_show_is_missed_on_the_terminal(here: Path, command:
     assert "lacks" not in command("report", "own", "--trust-code").err
 
 
-def test_what_a_report_refuses(
-    folder: Path, here: Path, refused: Callable[..., str], monkeypatch: pytest.MonkeyPatch
+def test_a_page_needs_no_matplotlib(
+    folder: Path, here: Path, command: Command, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    for name in ("matplotlib", "matplotlib.figure"):
+        monkeypatch.setitem(sys.modules, name, None)
+    shutil.copytree(folder / "one", here / "one")
+    answer = command("report", "one")
+    assert answer.code == 0 and "lacks" not in answer.err
+    page = (here / "report.html").read_text()
+    assert page.count("<svg ") == 5, "four curves, and one by length"
+    assert all(
+        f'aria-label="{title}"' in page for title in ("Learning rate", "Loss in nats a token")
+    )
+
+
+@pytest.mark.parametrize(
+    ("low", "high", "least"),
+    [(0.9, 1.1, 2), (3e-5, 4.0, 3), (0.5, 0.5, 2), (2.0, 9.0, 2), (1.01, 1.04, 2)],
+)
+def test_an_axis_has_several_values_and_all_of_them_in_it(low, high, least) -> None:
+    """One value alone says nothing of a scale."""
+    for axis in (linear, logarithm):
+        scale = axis(low, high, 0.0, 100.0)
+        assert least <= len(scale.ticks) <= 10
+        assert all(-1e-6 <= scale.place(value) <= 100 + 1e-6 for value in scale.ticks)
+        assert list(scale.ticks) == sorted(scale.ticks)
+    assert linear(low, high, 0, 100).place((low + high) / 2) == pytest.approx(50)
+
+
+def test_what_a_report_refuses(folder: Path, here: Path, refused: Callable[..., str]) -> None:
     assert "no run here yet" in refused("report")
     shutil.copytree(folder / "one", here / "one")
     (here / "report.html").write_text("mine")
     assert "exists already" in refused("report", "one", "--out", "report.html")
     assert "there is no folder no/such" in refused("report", "one", "--out", "no/such/folder.html")
-    for name in ("matplotlib", "matplotlib.figure"):
-        monkeypatch.setitem(sys.modules, name, None)
-    assert "pip install matplotlib" in refused("report", "one")
     assert (here / "report.html").read_text() == "mine"

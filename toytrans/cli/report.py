@@ -9,7 +9,6 @@ from toytrans.cli.common import Checkpoint, Device, RunsArgument, TrustCode
 from toytrans.cli.new_files import check_new, free_name, write_new
 from toytrans.cli.opening import newest
 from toytrans.cli.terminal import Progress, note, printable
-from toytrans.figures import check_matplotlib
 from toytrans.report import sections
 from toytrans.report.page import lacking, page
 from toytrans.training.devices import tune_process
@@ -32,7 +31,6 @@ def report(
     same curves together, and the tables of eval.
     """
     check_new(out)
-    check_matplotlib()
     tune_process()
     views = sections.views_of(paths or [newest()], trust_code, checkpoint, device)
     title = views[0].name if len(views) == 1 else f"{len(views)} runs"

@@ -1,17 +1,14 @@
-"""Curves of the training as SVG. Its text can be read out."""
+"""The charts of a page: the curves of trainings, and a metric against length."""
 
-from collections.abc import Callable, Mapping, Sequence
-from functools import partial
-from typing import TYPE_CHECKING, Any
+from collections.abc import Mapping, Sequence
+from typing import Any
 
-from markupsafe import Markup, escape
+from markupsafe import Markup
 
-from toytrans.errors import printable
-from toytrans.figures import drawn
-
-if TYPE_CHECKING:
-    from matplotlib.axes import Axes
-    from matplotlib.figure import Figure
+from toytrans.data.selection import SIDE_NAMES
+from toytrans.metrics import METRICS
+from toytrans.report.chart import Line, Point, chart
+from toytrans.sweeps.comparison import Comparison
 
 MOST_POINTS = 400
 """Points of a curve of one run; more are thinned out evenly."""
@@ -24,9 +21,6 @@ CURVES: dict[str, dict[str, str]] = {
 }
 """Titles, and the keys of records with the names of their lines."""
 
-Points = list[tuple[float, float]]
-"""Steps and values of a curve."""
-
 LOGARITHMIC = ("loss", "valid_loss", "grad_norm")
 """Keys on a scale that has no place for 0."""
 
@@ -36,54 +30,46 @@ def curves(runs: Mapping[str, Sequence[dict[str, Any]]]) -> dict[str, Markup]:
     out."""
     charts = {}
     for title, keys in CURVES.items():
-        lines = {name: [_points(records, key) for key in keys] for name, records in runs.items()}
-        if any(points for of_run in lines.values() for points in of_run):
-            log = next(iter(keys)) in LOGARITHMIC
-            charts[title] = _chart(title, partial(_draw_lines, lines, list(keys.values()), log))
+        lines = [
+            Line(
+                run * (not order) if len(runs) > 1 else name,
+                _points(records, key),
+                colour,
+                dashed=order > 0,
+            )
+            for colour, (run, records) in enumerate(runs.items())
+            for order, (key, name) in enumerate(keys.items())
+        ]
+        lines = [line for line in lines if line.points]
+        dashed = f"; dashed: {[*keys.values()][1]}" if len(runs) > 1 and len(keys) > 1 else ""
+        is_log = next(iter(keys)) in LOGARITHMIC
+        if lines:
+            charts[title] = chart(title, lines, f"step{dashed}", logarithmic=is_log)
     return charts
 
 
-def _points(records: Sequence[dict[str, Any]], key: str) -> Points:
+def _points(records: Sequence[dict[str, Any]], key: str) -> list[Point]:
     points = [(r["step"], r[key]) for r in records if r.get(key) is not None]
     known = [p for p in points if p[1] > 0 or key not in LOGARITHMIC]
     count = min(len(known), MOST_POINTS)
     return [known[k * (len(known) - 1) // max(1, count - 1)] for k in range(count)]
 
 
-def _draw_lines(
-    runs: Mapping[str, Sequence[Points]], names: Sequence[str], log: bool, axes: "Axes"
-) -> None:
-    """runs: the lines of each by its name, in one colour. names: what the lines of a run are."""
-    from matplotlib.ticker import LogFormatter
-
-    several = len(runs) > 1
-    for number, (run, lines) in enumerate(runs.items()):
-        for style, name, points in zip(("-", "--"), names, lines, strict=False):
-            if points:
-                (line,) = axes.plot(*zip(*points, strict=True), style, color=f"C{number}")
-                line.set_marker("." if len(points) <= 40 else "")
-                line.set_label(printable(run) * (style == "-") if several else name)
-    dashed = f"; dashed: {names[1]}" if several and len(names) > 1 else ""
-    axes.set(xlabel=f"step{dashed}", yscale="log" if log else "linear")
-    if log:
-        axes.yaxis.set_major_formatter("{x:g}")
-        axes.yaxis.set_minor_formatter(LogFormatter(minor_thresholds=(1, 0.5)))
-    axes.legend(frameon=False)
-
-
-def _chart(title: str, draw: Callable[["Axes"], None]) -> Markup:
-    """A chart as it stands on a page. Raises UserError without matplotlib."""
-
-    def fill(figure: "Figure") -> None:
-        axes = figure.subplots()
-        axes.spines[["top", "right"]].set_visible(False)
-        draw(axes)
-
-    return inline(title, drawn((6, 2.6), fill, svg_hashsalt=title, font_size=9))
-
-
-def inline(title: str, picture: bytes) -> Markup:
-    """An SVG for a page, its control characters shown. Screen readers read its title."""
-    shown = "\n".join(map(printable, picture.decode().split("\n")))
-    _, tag, rest = shown.partition("<svg")
-    return Markup(f'{tag} role="img" aria-label="{escape(title)}"{rest}')
+def by_length(title: str, compared: Comparison) -> dict[str, Markup]:
+    """The chart of a comparison: mean and interval of each group against length. There is none
+    where nothing was measured."""
+    lines = [
+        Line(
+            name if len(compared.groups) > 1 else "",
+            [(x, mean) for x, mean, _, _ in points],
+            colour,
+            band=[(x, low, high) for x, _, low, high in points],
+        )
+        for colour, (name, points) in enumerate(compared.curves.items())
+        if points
+    ]
+    ends = [end for low, high in compared.train_lengths for end in (low - 0.5, high + 0.5)]
+    side = SIDE_NAMES[compared.measure.length_of]
+    label = f"{side} length (dotted: the ends of training; bands: 95% intervals)"
+    span = (0.0, 1.0) if METRICS[compared.curve_metric].is_share else None
+    return {title: chart(title, lines, label, span=span, dotted=ends)} if lines else {}

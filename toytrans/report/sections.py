@@ -166,8 +166,8 @@ def _beside(views: Sequence[View], follow: Follow) -> Section:
             blocks.append(Block([Grid(shown.headings, shown.rows)], shown.title, below=shown.notes))
         else:
             blocks.append(Block((), below=[shown.title]))
-    svg = charts.inline(LENGTHS, compared.picture("", "svg"))
-    return Section("lengths", LENGTHS, charts={LENGTHS: svg}, blocks=blocks)
+    drawn = charts.by_length(LENGTHS, compared)
+    return Section("lengths", LENGTHS, charts=drawn, blocks=blocks)
 
 
 def _lengths(run: Run) -> Section:
@@ -182,8 +182,8 @@ def _lengths(run: Run) -> Section:
         Block([Grid(each.headings, each.rows)] if each.rows else (), each.title, below=each.notes)
         for each in result.tables()
     ]
-    svg = charts.inline(LENGTHS, of_one(run, result).picture("", "svg"))
-    return Section("lengths", LENGTHS, text=text, charts={LENGTHS: svg}, blocks=blocks)
+    drawn = charts.by_length(LENGTHS, of_one(run, result))
+    return Section("lengths", LENGTHS, text=text, charts=drawn, blocks=blocks)
 
 
 def _translations(run: Run) -> Section:

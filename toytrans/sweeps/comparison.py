@@ -277,16 +277,30 @@ class Comparison:
 
     # A picture -----------------------------------------------------------------------------------
 
+    @property
+    def curve_metric(self) -> str:
+        """What a picture shows: the metric, or exact match where that is one of whole runs."""
+        return self.measure.main_metric if self.metric in OF_RUN else self.metric
+
+    @property
+    def curves(self) -> dict[str, list[Point]]:
+        """By the name of each group: lengths, means, and the ends of their intervals."""
+        return {
+            each.name: [_point(*of) for of in each.curve(self.curve_metric).items()]
+            for each in self.groups
+        }
+
+    @property
+    def train_lengths(self) -> set[tuple[int, int]]:
+        """The lengths that runs were trained on."""
+        return {member.result.train_length for member in self.members if member.result}
+
     def picture(self, title: str, format: str = "png") -> bytes:
         """Mean and 95% interval of each group against length; of exact match where the metric is
         one of whole runs. Groups with letters are written out below. Raises UserError without
         matplotlib."""
-        name = self.measure.main_metric if self.metric in OF_RUN else self.metric
-        metric = METRICS[name]
-        curves = {each.name: each.curve(name).items() for each in self.groups}
-        lines = {name: [_point(*of) for of in curve] for name, curve in curves.items()}
+        metric, lines = METRICS[self.curve_metric], self.curves
         meanings = [line for text in self._legend for line in wrap(text, 100)]
-        trained = {member.result.train_length for member in self.members if member.result}
 
         def fill(figure: "Figure") -> None:
             if meanings:
@@ -294,7 +308,7 @@ class Comparison:
             axes = figure.subplots()
             axes.set_title(title.encode(errors="backslashreplace").decode(), fontsize=10)
             axes.spines[["top", "right"]].set_visible(False)
-            draw_lengths(axes, lines, trained)
+            draw_lengths(axes, lines, self.train_lengths)
             if len(lines) > 1 and any(lines.values()):
                 axes.legend(frameon=False, title=self._key)
             says = "dotted: the ends of training; bands: 95% intervals"
