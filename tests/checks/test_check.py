@@ -160,8 +160,8 @@ def test_a_triangle_of_cross_attention_is_named():
     def cross_mask(model, src, tgt):
         return model.keys(src) & torch.ones(tgt.shape[1], src.shape[1], dtype=torch.bool).tril()
 
-    found = check(with_part("cross_mask", cross_mask), **IDS, only="source")["source"]
-    assert found.verdict == "FAIL" and found.cause.code == "source.cross_attention_triangle"
+    found = check(with_part("cross_mask", cross_mask), **IDS, only="reach")["reach"]
+    assert found.verdict == "FAIL" and found.cause.code == "reach.triangle"
 
 
 def test_a_model_that_changes_later_fails():

@@ -22,6 +22,7 @@ FAMILIES = (
     "ours",
     "hugging_face",
     "kinds",
+    "reach",
 )
 
 

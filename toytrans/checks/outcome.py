@@ -40,7 +40,7 @@ class Cause:
     evidence. words: what was seen, a format string over the evidence. remedy: what to look at or to
     write, a format string too. read: the page of docs/ on this mistake, if there is one. explains:
     whether other checks may fail because of it. is_doubt: whether it is why a check cannot be
-    judged.
+    judged; counts: whether that counts more than what passes in other batches and parts.
     """
 
     code: str
@@ -51,6 +51,7 @@ class Cause:
     read: str = ""
     explains: bool = True
     is_doubt: bool = False
+    counts: bool = False
 
     @property
     def pattern(self) -> tuple[str, str]:
@@ -130,12 +131,15 @@ class Outcome:
         return self.cause.text(self.evidence) + self.circumstances
 
     @property
-    def weight(self) -> tuple[int, float]:
-        """Which of several outcomes counts: a failure, else a pass, the one nearest to failing.
+    def weight(self) -> tuple[float, float]:
+        """Which of several outcomes counts: a failure, else a doubt that counts, else a pass, the
+        one nearest to failing.
         All failures weigh the same, and `max` keeps the first of equals: so it is the first part
         that fails, in the first batch in which it does."""
         strain = 0.0 if self.must_change else (self.difference or 0.0) / (self.tolerance or 1.0)
-        rank = -get_args(Verdict).index(self.verdict)
+        rank: float = -get_args(Verdict).index(self.verdict)
+        if self.cause is not None and self.cause.counts:
+            rank = -0.5
         return rank, strain if self.verdict == "PASS" else 0.0
 
     def with_evidence(self, **more: Any) -> "Outcome":

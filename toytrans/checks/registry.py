@@ -128,9 +128,11 @@ class Check:
         words: str,
         remedy: str = "",
         fits: Callable[[Evidence], bool] = fits_always,
+        counts: bool = False,
     ) -> Cause:
         """Add a row that says why the check cannot be judged."""
-        return self._add(Cause(f"{self.name}.{name}", when, words, remedy, fits, is_doubt=True))
+        code = f"{self.name}.{name}"
+        return self._add(Cause(code, when, words, remedy, fits, is_doubt=True, counts=counts))
 
     def _add(self, row: Cause) -> Cause:
         if row.code in CAUSES:

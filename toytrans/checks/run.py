@@ -449,6 +449,7 @@ def check(
     batch_first: bool | None = None,
     max_length: int | None = None,
     scale: float | None = None,
+    window: int | None = None,
     promises: Iterable[str] | None = None,
     expected: Mapping[str, str] | None = None,
     device: Any = None,
@@ -474,7 +475,8 @@ def check(
     Facts that change what is asked, and are said in the report: kind, source_pad_id, source_size;
     batch_first: False where ids and logits are (T, B), detected if not given; max_length: the most
     places the model takes; scale: what multiplies q k, where it is not 1 / root of the head's
-    width; promises: names of `toytrans.checks.facts.PROMISES`, whose lack is then a failure.
+    width; window: how many places away a token may be seen in self-attention; promises: names of
+    `toytrans.checks.facts.PROMISES`, whose lack is then a failure.
 
     expected: a check or the code of a cause, and why its failure is meant, as {"order": "a bag of
     words"}. Such a failure does not count, and where the check passes the report says so. The code

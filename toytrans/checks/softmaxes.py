@@ -364,3 +364,18 @@ def softmaxes_of(asked: Asked) -> list[Softmax]:
         asked.shared["softmaxes"] = seen
     found: list[Softmax] = asked.shared["softmaxes"]
     return found
+
+
+def weights_over(softmax: Softmax, queries: int, keys: int) -> Tensor | None:
+    """The weights of so many queries over so many keys, (..., Tq, Tk); None where they are laid out
+    in another way. They may be filled up behind the keys, to a width that is faster."""
+    weights = softmax.weights
+    if weights.dim() < 2 or weights.shape[-2] != queries or weights.shape[-1] < keys:
+        return None
+    return None if bool(weights[..., keys:].any()) else weights[..., :keys]
+
+
+def module_of(module: nn.Module | None, softmax: Softmax) -> str:
+    """The name of the module in which a softmax ran; "" where none is known."""
+    names = {} if module is None else {part: name for name, part in module.named_modules()}
+    return re.sub(r"^model(\.|$)", "", names.get(softmax.module, ""))

@@ -21,12 +21,21 @@ from toytrans.errors import UserError, did_you_mean
 
 __all__ = ["TorchTransformer", "adapter_of"]
 
-NUMBERS = ("vocabulary_size", "source_size", "max_length", "source_pad_id")
+NUMBERS = ("vocabulary_size", "source_size", "max_length", "source_pad_id", "window")
 IDS = ("pad_id", "start_id", "eos_id")
 FUNCTIONS = ("embedding", "loss", "batch", "generate", "device")
 """Arguments that an `Adapter` takes beside `Facts`."""
 
-SAID = ("kind", "source_pad_id", "source_size", "batch_first", "max_length", "scale", "promises")
+SAID = (
+    "kind",
+    "source_pad_id",
+    "source_size",
+    "batch_first",
+    "max_length",
+    "scale",
+    "window",
+    "promises",
+)
 """Facts that change what is asked, and are said in the report where they are given."""
 
 

@@ -15,6 +15,7 @@ IN_ORDER = (
     "order",
     "source",
     "target",
+    "reach",
     "steps",
     "loss",
     "labels",

@@ -2,7 +2,6 @@
 2017, equation 1)."""
 
 import math
-import re
 from typing import NamedTuple
 
 from toytrans.checks import tolerances
@@ -18,7 +17,7 @@ from toytrans.checks.outcome import (
     unsure,
 )
 from toytrans.checks.registry import Check
-from toytrans.checks.softmaxes import Softmax, softmaxes_of
+from toytrans.checks.softmaxes import Softmax, module_of, softmaxes_of
 
 SCALE = Check(
     "scale",
@@ -211,7 +210,5 @@ def _wrong_scale(asked: Asked, attention: Softmax) -> Fault | None:
 
 def _where(asked: Asked, attention: Softmax) -> str:
     """The module of an attention, as "decoder.0.self_attn: "; "" where none is known."""
-    module = asked.model.module
-    names = {} if module is None else {part: name for name, part in module.named_modules()}
-    name = re.sub(r"^model(\.|$)", "", names.get(attention.module, ""))
+    name = module_of(asked.model.module, attention)
     return f"{name}: " if name else ""

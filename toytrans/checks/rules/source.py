@@ -1,14 +1,10 @@
 """The source: every token of it moves some output."""
 
-import torch
-from torch import Tensor
-
 from toytrans.checks.asked import Asked
 from toytrans.checks.causes_by_kind import has_no_attention
-from toytrans.checks.outcome import Judged, Outcome, fails, passes
-from toytrans.checks.reach import Side, every_id, every_place, listed_places, trials
+from toytrans.checks.outcome import Outcome, passes
+from toytrans.checks.reach import Side, every_id, every_place
 from toytrans.checks.registry import WITH_SOURCE, Check
-from toytrans.checks.softmaxes import softmaxes_seen
 
 SOURCE = Check(
     "source",
@@ -16,7 +12,7 @@ SOURCE = Check(
     how="each token replaced, several seeds; each id in the place of a pad",
     essential=True,
     kinds=WITH_SOURCE,
-    follows=("scale",),
+    follows=("scale", "reach"),
     may_be_another_pad=True,
 )
 
@@ -45,21 +41,6 @@ END_MASKED = SOURCE.cause(
     when="the end of the source changes nothing, as a pad does",
     words="the end of the source, id {end}, is closed as pads are",
     remedy="is the mask made by comparing with the pad's id alone?",
-)
-CROSS_ATTENTION_MASKED = SOURCE.cause(
-    "cross_attention_masked",
-    when="no cross-attention gives weight to some places of the source",
-    words="cross-attention gives no weight to {places} of {count} of the source, in any layer or "
-    "head: its mask closes real tokens",
-    remedy="is it made from the source's ids?",
-)
-CROSS_ATTENTION_TRIANGLE = SOURCE.cause(
-    "cross_attention_triangle",
-    when="the weights of cross-attention are a triangle",
-    words="cross-attention looks at the source through a triangle: place t of the target sees "
-    "places 0..t of the source alone",
-    remedy="the causal mask belongs to self-attention",
-    read="mistakes/causal-mask.md",
 )
 IDS_SPECIAL = SOURCE.doubt(
     "ids_special",
@@ -92,42 +73,11 @@ SIDE = Side(
 @SOURCE.part("token by token", on="both ends")
 def token_by_token(asked: Asked) -> Outcome:
     """Each token is replaced by others in several sequences; then each id of the vocabulary stands
-    in the place of a pad, the end too; then the weights of cross-attention are looked at."""
+    in the place of a pad, the end too."""
     asked.require_changing_logits()
-    count, ids, maps = every_place(asked, SIDE), "", ""
+    count, ids = every_place(asked, SIDE), ""
     if asked.is_short:
         tried = every_id(asked, SIDE, END_MASKED)
         ids = f"; none of {tried} ids is closed as pads are" if tried else ""
-        maps = f"; {_every_cell(asked)}"
     what = SIDE.what_moves(asked)
-    return passes(f"each of up to {count} source tokens moves some {what}{ids}{maps}".rstrip("; "))
-
-
-def _every_cell(first: Asked) -> str:
-    """What cross-attention shows, "" where a model does not run under a dispatch mode. Raises
-    Judged where cells are closed that should be open."""
-    seen: Tensor | None = None
-    for asked in trials(first):
-        model, pair = asked.model, asked.pair(5, 9)
-        src, tgt_in = model.placed(pair.src, pair.tgt_in)
-        try:
-            with model.without_dropout(), softmaxes_seen(None, src, tgt_in) as softmaxes:
-                model.answer(src, tgt_in)
-        except Exception:  # some models do not run under a dispatch mode
-            return ""
-        shape = (tgt_in.shape[1], src.shape[1])
-        maps = [each.weights.cpu() for each in softmaxes if each.shape == shape]
-        if not maps:
-            return "judged by outputs alone, not by attention weights"
-        cells = torch.cat([(weights != 0).reshape(-1, *shape) for weights in maps]).any(0)
-        seen = cells if seen is None else seen | cells
-        if bool(seen.all()):
-            return "cross-attention gives weight to each"
-    assert seen is not None
-    blind = (~seen.any(0)).nonzero()[:, 0].tolist()
-    if blind:
-        places = listed_places(blind)
-        raise Judged(fails(CROSS_ATTENTION_MASKED, places=places, count=seen.shape[1]))
-    if torch.equal(seen, torch.ones_like(seen).tril()):
-        raise Judged(fails(CROSS_ATTENTION_TRIANGLE))
-    return "cross-attention gives weight to each"
+    return passes(f"each of up to {count} source tokens moves some {what}{ids}")
