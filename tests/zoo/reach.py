@@ -115,7 +115,7 @@ quick("pads future", name="order by the triangle alone", cause="order.equal_weig
 )
 
 
-@quick("order", **decoder)
+@quick("pads future", cause="order.bag_of_tokens", **decoder)
 class a_bag_of_ids(Stream):
     """Each place sees how many of each token came before, and its own; nothing attends."""
 

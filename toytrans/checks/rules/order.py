@@ -47,12 +47,12 @@ NO_NEIGHBOURS = ORDER.doubt(
     when="no two neighbouring symbols of the batch differ",
     words="needs sequences with two different neighbouring symbols",
 )
-ONE_LAYER = ORDER.doubt(
-    "one_layer",
-    when="no swap of neighbours in the ids of a decoder moves an output elsewhere",
-    words="no output changes when two earlier tokens are swapped: a decoder without positions "
-    "counts them by its triangle from two layers on",
-    remedy="give it two",
+BAG_OF_TOKENS = ORDER.doubt(
+    "bag_of_tokens",
+    when="no swap of neighbours in the ids of a decoder without attention moves an output "
+    "elsewhere",
+    words="no output changes when two earlier tokens are swapped: the decoder knows which tokens "
+    "came before, and not their order, which may be meant",
 )
 
 TARGET_UNSEEN = ORDER.cause(
@@ -107,7 +107,7 @@ def neighbours_swapped(asked: Asked) -> Outcome:
     change = Change("", handed, must_repeat, (cause,), in_one_call=True)
     by = largest(change.moved(asked))
     if facts.kind == "decoder" and by <= asked.tolerance and _first_map(asked, asked.ids) is None:
-        return unsure(ONE_LAYER)
+        return unsure(BAG_OF_TOKENS)
     said = f"{len(places)} swaps of neighbours: outputs move"
     where = {"behind": f" behind place {first}" * far, "at_every_place": ", at every place" * far}
     return measured(by, asked.tolerance, said, cause, must_change=True, **where)

@@ -1,7 +1,7 @@
 """Reach: attention gives weight to every token that it may see."""
 
 from collections.abc import Iterator
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -158,7 +158,7 @@ def _judged(where: str, side: Side, cells: Tensor) -> Outcome:
     allowed = side.allowed
     if bool((cells | ~allowed).all()):
         return passes(f"every attention gives weight to each of up to {len(allowed)} places")
-    told = {"where": f"{where}: " if where else "", "side": side.name}
+    told: dict[str, Any] = {"where": f"{where}: " if where else "", "side": side.name}
     others = allowed if side.is_cross else allowed & ~torch.eye(len(allowed), dtype=torch.bool)
     if not side.is_cross and not bool((cells & others).any()):
         return fails(DIAGONAL, **told)
