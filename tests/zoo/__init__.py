@@ -17,6 +17,7 @@ from .parts import END, PAD, START, SYMBOLS, Translator, given_with, make_batch
 FAMILIES = (
     "faulty_models",
     "modes",
+    "dead_weights",
     "attention_by_hand",
     "sound_models",
     "ours",

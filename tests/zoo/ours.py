@@ -33,8 +33,8 @@ faulty("order", name="ours none")(partial(our_model, positions="none"))
 for _fault, _checks in {
     "no_causal": "future",
     "triangle_off_by_one": "future",
-    "pad_visible": "pads rows",
-    "mask_flipped": "pads future rows",
+    "pad_visible": "pads",
+    "mask_flipped": "pads future",
     "no_position": "order",
     "no_residual": "sublayers",
     "wrong_scale": "scale",

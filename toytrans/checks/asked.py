@@ -17,6 +17,7 @@ from torch import Tensor, nn
 from toytrans.checks import tolerances
 from toytrans.checks.batch import Batch, Setting
 from toytrans.checks.common_causes import CONSTANT_LOGITS, EMBEDDING_NOT_MET
+from toytrans.checks.ids import Ids
 from toytrans.checks.model import Adapter, NoAnswer
 from toytrans.checks.numbers import apart, largest
 from toytrans.checks.outcome import Judged, not_asked, unsure
@@ -41,6 +42,7 @@ class Asked(Batch):
     def __init__(self, model: Adapter, setting: Setting) -> None:
         super().__init__(model, setting)
         self.shared: dict[Any, Any] = {}
+        self.asked_last: tuple[Ids, Tensor] | None = None
         self._ask_first()
         self._measure()
 
@@ -72,6 +74,12 @@ class Asked(Batch):
             return self.model.ask(src, tgt_in, masked)
         parts = zip(src.split(rows), tgt_in.split(rows), strict=True)
         return torch.cat([self.model.ask(*part) for part in parts])
+
+    def ask_once(self, ids: Ids) -> Tensor:
+        """The logits for ids with which several changes are compared, asked for once."""
+        if self.asked_last is None or self.asked_last[0] is not ids:
+            self.asked_last = ids, self.ask(*ids)
+        return self.asked_last[1]
 
     def moved(self, new: Tensor, old: Tensor) -> Tensor:
         """How far logits (..., V) moved: the largest over the ids that count."""

@@ -57,7 +57,7 @@ class Change:
         elif self.before is None:
             before = asked.logits
         else:
-            before = asked.ask(*self.before)
+            before = asked.ask_once(self.before)
         wanted = before.flatten(0, 1)[self.must_repeat.clamp(min=0)]
         return asked.moved(logits, wanted).masked_fill(self.must_repeat < 0, 0.0)
 

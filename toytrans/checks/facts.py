@@ -33,9 +33,9 @@ class Facts:
 
     kind: what the model is; of one stream it takes ids alone. max_length: the most places it takes.
     equal_lengths: it takes source and target of one length alone, so the shorter one is filled up
-    with pads. time_first: ids are (L, B), logits (T, B, V). scale: what multiplies q k, if not
-    1 / root of the head's width. window: how many places away a token may be
-    seen in self-attention, where that is bounded. promises: names of `PROMISES`.
+    with pads. time_first: ids are (L, B), logits (T, B, V); layout_is_guessed: nobody said so.
+    scale: what multiplies q k, if not 1 / root of the head's width. window: how many places away a
+    token may be seen in self-attention, where that is bounded. promises: names of `PROMISES`.
     """
 
     name: str
@@ -53,6 +53,7 @@ class Facts:
     max_length: int | None = None
     equal_lengths: bool = False
     time_first: bool = False
+    layout_is_guessed: bool = False
     scale: float | None = None
     window: int | None = None
     promises: frozenset[str] = frozenset()

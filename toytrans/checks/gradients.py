@@ -64,10 +64,11 @@ def _gradients(asked: Asked) -> tuple[dict[str, float], float]:
     for place in range(0, width, step) if "tgt" in leaves else ():
         gradient = _gradient(weighed[:, place].sum(), leaves["tgt"])
         later = torch.arange(width) > (place if asked.facts.is_causal else width)
-        closed_pads = gradient[asked.real[:, place]][(~asked.real & ~later)[asked.real[:, place]]]
+        closed_pads = gradient[asked.real[:, place]][~asked.real[asked.real[:, place]]]
         size = max(size, largest(gradient.nan_to_num()))
         by[pads] = worst((by.get(pads, 0.0), largest(closed_pads)))
-        by[FUTURE] = worst((by.get(FUTURE, 0.0), largest(gradient[:, later])))
+        of_future = gradient.masked_fill(~asked.real, 0.0)[:, later]
+        by[FUTURE] = worst((by.get(FUTURE, 0.0), largest(of_future)))
     return by, size
 
 

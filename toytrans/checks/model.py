@@ -40,15 +40,17 @@ class Adapter:
 
     Of a copy: `precision`, None as the model came; `training`, its mode; `randomized`, weights that
     are all zero in the model, and small random numbers here; `came_as`, the coarsest precision of
-    the model's weights, and `came_on`, their device; `original`, the adapter of the model itself.
-    Found out while it is asked: `overwritten`, which of the ids that it is handed it changes;
-    `drops_masked`, whether dropout is handed masked scores.
+    the model's weights, and `came_on`, their device; `frozen`, names of weights that need no
+    gradient where others do; `original`, the adapter of the model itself. Found out while it is
+    asked: `overwritten`, which of the ids that it is handed it changes; `drops_masked`, whether
+    dropout is handed masked scores.
     """
 
     precision: torch.dtype | None = None
     training = False
     randomized: tuple[nn.Parameter, ...] = ()
     came_as: torch.dtype | None = None
+    frozen: frozenset[str] = frozenset()
     drops_masked = False
     may_raise: tuple[type[Exception], ...] = (Exception,)
     """What hooks in this model may meet: it is somebody else's, so its tensors may be of any
@@ -104,6 +106,10 @@ class Adapter:
         found = copy.copy(self)
         found.call, found.overwritten = made, set()
         found.embeddings = self.embeddings and tuple(parts[names[p]] for p in self.embeddings)
+        if self is self.original:
+            frozen = {n for n, p in made.named_parameters() if not p.requires_grad}
+            some_learn = len(frozen) < sum(1 for _ in made.parameters())
+            found.frozen = frozenset(frozen if some_learn else ())
         found.came_as = max(found.dtypes, key=lambda dtype: torch.finfo(dtype).eps, default=None)
         if precision is not None:
             made.to(precision)

@@ -57,8 +57,8 @@ class Part:
     or changes that must move nothing. of_unsteady: whether it is asked, alone, of a model that
     answers one input in two ways. may_be_another_pad: whether it would fail too if the source had
     another pad than the one that is known. compares_modes: whether it asks for both modes itself;
-    what fails in one mode alone follows from its check. follows_in: by kinds of models, checks that
-    explain a failure of this part, beyond those that explain any failure of its check."""
+    what fails in one mode alone follows from its check. also_follows: checks that explain a failure
+    of this part, beyond those that explain any failure of its check."""
 
     check: "Check"
     name: str
@@ -68,13 +68,13 @@ class Part:
     of_unsteady: bool
     may_be_another_pad: bool
     compares_modes: bool
-    follows_in: Mapping[Kind, tuple[str, ...]]
+    also_follows: tuple[str, ...]
 
     def follows(self, kind: Kind) -> tuple[str, ...]:
         """Checks that explain its failure in a model of some kind, the likelier first: those of
         the whole check for all kinds, those of the whole check for this kind, its own."""
         check = self.check
-        return (*check.follows, *check.follows_in.get(kind, ()), *self.follows_in.get(kind, ()))
+        return (*check.follows, *check.follows_in.get(kind, ()), *self.also_follows)
 
 
 @dataclass
@@ -149,7 +149,7 @@ class Check:
         of_unsteady: bool = False,
         may_be_another_pad: bool = False,
         compares_modes: bool = False,
-        follows_in: Mapping[Kind, tuple[str, ...]] | None = None,
+        also_follows: tuple[str, ...] = (),
     ) -> Callable[[Ask], Ask]:
         """Make a function a part of this check; `Part` says what each argument is. The function's
         docstring says on the page of the check what is asked."""
@@ -164,7 +164,7 @@ class Check:
                 of_unsteady,
                 may_be_another_pad or self.may_be_another_pad,
                 compares_modes,
-                follows_in or {},
+                also_follows,
             )
             self.parts.append(made)
             return ask

@@ -155,7 +155,8 @@ class Report:
         explaining = {each.name for each in failed if each.cause is None or each.cause.explains}
         found: dict[str, str] = {}
         for result in failed:
-            if first := [name for name in result.outcome.follows if name in explaining]:
+            others = (name for name in result.outcome.follows if name in explaining)
+            if first := [name for name in others if found.get(name) != result.name]:
                 found[result.name] = first[0]
         return {name: found.get(cause, cause) for name, cause in found.items()}
 

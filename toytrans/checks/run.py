@@ -123,6 +123,11 @@ class Examination:
                 "source and target are of one length in every batch, filled up with pads: the "
                 "model refuses others"
             )
+        if model.facts.layout_is_guessed:
+            self.notes.append(
+                "ids were handed over as (L, B), because fed (B, L) the model mixes rows up; "
+                "batch_first=False says that it is fed so"
+            )
         names = ("lengths", "rows", "modes", "precisions", "seeds")
         tried = {name: sorted({each[n] for each in self.asked}) for n, name in enumerate(names)}
         return Report(

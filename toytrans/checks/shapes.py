@@ -20,7 +20,8 @@ PERIOD = 17
 def in_other_shapes(
     asked: Asked, with_symbols: bool, causes: tuple[Cause, ...]
 ) -> Iterator[Change]:
-    """A batch with pads, or other symbols, behind it, in many shapes.
+    """A batch with pads behind it, in many shapes; with_symbols: each row stands there twice, and
+    the second time with symbols behind its target, which must change nothing.
 
     In one run of calls the source takes every width, the target takes every width, their
     difference every number of -8..8, and the batch every number of rows up to some. The rows are
@@ -29,12 +30,14 @@ def in_other_shapes(
     facts = asked.facts
     last = (asked.real * torch.arange(asked.real.shape[1])).amax(1)[:, None]
     for number, (source, target, count) in enumerate(_shapes(asked)):
-        rows = torch.arange(count) % len(asked.src)
+        rows = torch.arange(count) // (1 + with_symbols) % len(asked.src)
         more = source - asked.src.shape[1], target - asked.tgt_in.shape[1]
         ids, numbers = asked.with_pads(*more, rows)
         if with_symbols:
-            is_real = torch.arange(target) <= last[rows]
-            ids = Ids(ids.src, ids.tgt_in.where(is_real, asked.other(ids.tgt_in)))
+            stays = (torch.arange(target) <= last[rows]) | (torch.arange(count)[:, None] % 2 == 0)
+            ids = Ids(ids.src, ids.tgt_in.where(stays, asked.other(ids.tgt_in)))
+            row_before = torch.arange(count * target).view(count, target) - target
+            numbers = row_before.masked_fill(stays.all(1, keepdim=True) | (numbers < 0), -1)
         evidence = {
             "rows": count,
             "places": f"{source} source and {target}" if facts.has_source else f"{target}",
@@ -42,7 +45,7 @@ def in_other_shapes(
             "tried": "one shape" if number == 1 else f"{number} shapes",
             "widest": asked.setting.widest,
         }
-        yield Change("other shapes", ids, numbers, causes, evidence)
+        yield Change("other shapes", ids, numbers, causes, evidence, in_one_call=with_symbols)
 
 
 def _shapes(asked: Asked) -> Iterator[tuple[int, int, int]]:

@@ -28,7 +28,7 @@ class Example(NamedTuple):
     """A pair before and after a change, without pads but for those that are appended.
 
     src: ids of the source. tgt, other: ids of the target before and after, the latter may be
-    shorter. place: of the output that moves. pads: appended to source and target.
+    shorter, or longer. place: of the output that moves. pads: appended to source and target.
     """
 
     src: list[int]
@@ -51,6 +51,8 @@ class Example(NamedTuple):
             yield self._replace(tgt=tgt, other=other, place=place - (n <= place))
         for n in self.changed if len(self.changed) > 1 else ():
             yield self._replace(other=[*self.other[:n], self.tgt[n], *self.other[n + 1 :]])
+        if len(self.other) > len(self.tgt) + 1:
+            yield self._replace(other=self.other[:-1])
         for n in range(len(self.src) - 1):
             yield self._replace(src=self.src[:n] + self.src[n + 1 :])
 
@@ -68,6 +70,8 @@ class Example(NamedTuple):
             what += [f"{count} pad{'s' * (count > 1)} behind {side}"] if count else []
         if len(self.other) < len(self.tgt):
             what.append(f"its first {len(self.other)} alone")
+        if more := self.other[len(self.tgt) :]:
+            what.append(f"{more} behind {target}")
         changed = " and ".join(what) or "asked so"
         pair = f"src {self.src}, " * batch.facts.has_source + f"{target} {self.tgt}"
         moves = f"moves by {by:.2g}" if by < NOT_A_NUMBER else "is NaN"

@@ -115,6 +115,22 @@ def zeroed(tensors: Iterable[Tensor]) -> Iterator[None]:
 
 
 @contextlib.contextmanager
+def outputs_of(module: nn.Module) -> Iterator[dict[str, Any]]:
+    """What each part of a module gives meanwhile, by its name, in the order in which the parts end;
+    of a part that runs more than once the last."""
+    found: dict[str, Any] = {}
+    with contextlib.ExitStack() as stack:
+        for name, part in module.named_modules():
+            if not isinstance(part, torch.jit.ScriptModule):  # which takes no hooks
+
+                def keep(_: nn.Module, __: Any, output: Any, name: str = name) -> None:
+                    found[name] = output
+
+                stack.callback(part.register_forward_hook(keep).remove)
+        yield found
+
+
+@contextlib.contextmanager
 def undisturbed(module: nn.Module | None) -> Iterator[None]:
     """A module in eval mode, whose parts are afterwards as they were; gradients may be taken,
     whatever the program has set; and a small model has one thread, for several would wait for each

@@ -162,8 +162,10 @@ def _of_callable(
 
     plain = made()
     first = _rows_are_apart(plain)
-    if batch_first is None and not first and _rows_are_apart(turned := made(time_first=True)):
-        return turned
+    if batch_first is None and not first:
+        turned = made(time_first=True, layout_is_guessed=True)
+        if _rows_are_apart(turned):
+            return turned
     if first is None and kind == "encoder-decoder":
         equal = made(equal_lengths=True)
         return plain if _rows_are_apart(equal) is None else equal

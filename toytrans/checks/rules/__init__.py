@@ -7,15 +7,16 @@ from toytrans.checks.registry import CAUSES, CHECKS
 __all__ = ["CAUSES", "CHECKS", "IN_ORDER"]
 
 IN_ORDER = (
+    "rows",
     "pads",
     "future",
-    "rows",
     "calls",
     "modes",
     "order",
     "source",
     "target",
     "reach",
+    "weights",
     "steps",
     "loss",
     "labels",

@@ -29,7 +29,7 @@ FUTURE = Check(
     "computed in bf16 inside an fp32 model, rounding hides small leaks.",
     essential=True,
     kinds=CAUSAL,
-    follows=("scale",),
+    follows=("rows", "scale"),
 )
 
 # Where it begins -----------------------------------------------------------------------------
@@ -158,15 +158,15 @@ PREFIXES_OF_LONG_TARGETS = (12, 24, 36, 48, 60)
 
 @FUTURE.part("prefixes", on="every")
 def prefixes(asked: Asked) -> Iterator[Change]:
-    """The beginning of every target is asked alone, and must give what it gives within the
-    target."""
+    """The beginning of every target without pads is asked alone, and must give what it gives within
+    the target."""
     width, few = asked.tgt_in.shape[1], 8 if asked.is_short else 1
     for length in range(1, width):
         if length <= few or length in PREFIXES_OF_LONG_TARGETS:
             ids = Ids(asked.src, asked.tgt_in[:, :length])
             evidence = {"length": length, "width": width}
             causes = (*BY_PLACE, DEPENDS_ON_LENGTH)
-            must_repeat = asked.numbers[:, :length]
+            must_repeat = asked.numbers.masked_fill(~asked.real[:, -1:], -1)[:, :length]
             yield Change("prefixes of targets", ids, must_repeat, causes, evidence)
 
 
@@ -189,13 +189,10 @@ DEPENDS_ON_SHAPE = FUTURE.cause(
 )
 
 
-@FUTURE.part(
-    "other shapes",
-    may_be_another_pad=True,
-    follows_in={"encoder-decoder": ("pads",)},  # its shapes change pads and symbols together
-)
+@FUTURE.part("other shapes")
 def other_shapes(asked: Asked) -> Iterator[Change]:
-    """The shortest batch gets more tokens behind each target, in the same shapes as for *pads*."""
+    """In the same shapes as for *pads*, each second row holds symbols behind its target where the
+    row before it, of the same pair, holds pads."""
     causes = (LOST_AT_A_SHAPE, *BY_PLACE, DEPENDS_ON_SHAPE)
     yield from in_other_shapes(asked, with_symbols=True, causes=causes)
 

@@ -19,7 +19,7 @@ ORDER = Check(
     "order",
     "the order of source and target is seen",
     how="neighbours swapped, also far behind in a long source; equal tokens in one target",
-    follows=("scale", "reach", "source", "target"),
+    follows=("rows", "scale", "reach", "weights", "source", "target"),
 )
 
 POSITIONS = "are positions added to the embeddings{at_every_place}?"

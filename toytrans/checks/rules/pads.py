@@ -16,8 +16,9 @@ from toytrans.checks.common_causes import NAN, POLARITY
 from toytrans.checks.gradients import gradients_are_zero
 from toytrans.checks.ids import Ids
 from toytrans.checks.model import NoAnswer
+from toytrans.checks.numbers import spread_out
 from toytrans.checks.outcome import Evidence, Judged, Outcome, fails, unsure
-from toytrans.checks.registry import Check
+from toytrans.checks.registry import WITH_SOURCE, Check
 from toytrans.checks.shapes import in_other_shapes
 
 PADS = Check(
@@ -28,7 +29,7 @@ PADS = Check(
     "`torch.nn.Embedding` and `embedding=` is not given. A mask that takes another id than the "
     "given pad for the source's pad cannot be told from a source with a pad of its own.",
     essential=True,
-    follows=("scale",),
+    follows=("rows", "scale"),
     follows_in={"decoder": ("future",)},  # pads behind ids lie in the future
     may_be_another_pad=True,
 )
@@ -86,6 +87,13 @@ SEEN_BEHIND_BOTH = PADS.cause(
     remedy=f"are the pad masks passed, and {POLARITY}",
     read="mistakes/masks-inverted.md",
 )
+LOST_ALONE = PADS.cause(
+    "lost_alone",
+    when="a pair alone gives other outputs with the pads of a side than without any",
+    words="pair {row} alone gives other outputs with pads behind {side} than without any",
+    remedy="is the pad mask left out for a single row, or where a row ends with pads?",
+    read="mistakes/pads-in-cross-attention.md",
+)
 SEEN_BEHIND_IDS = PADS.cause(
     "seen_behind_ids",
     when="outputs of a decoder move when pads are appended to its ids",
@@ -113,27 +121,57 @@ SEEN_BEFORE_IDS = PADS.cause(
 )
 
 
-@PADS.part("more pads", on="every")
-def more_pads(asked: Asked) -> Iterator[Change]:
-    """Pads are appended to the source, to the target, and to both. A Hugging Face decoder is asked
-    with pads before its ids too, where `attention_mask` is 0 and `position_ids` count from the
-    first token."""
-    facts, more = asked.facts, APPENDED_PADS - 1
-    sides = {
-        "the source": ((APPENDED_PADS, 0), SEEN_BEHIND_SOURCE),
-        "the target": ((0, more), SEEN_BEHIND_TARGET),
-        "both": ((APPENDED_PADS, more), SEEN_BEHIND_BOTH),
-    }
-    if not facts.has_source:
-        cause = SEEN_BEHIND_IDS if facts.is_causal else SEEN_BY_ENCODER
-        sides = {"the ids": ((0, more), cause)}
-    for side, (pads, cause) in sides.items():
-        ids, numbers = asked.with_pads(*pads)
-        yield Change(f"pads appended to {side}", ids, numbers, (*BY_PLACE, cause), {"side": side})
+@PADS.part("more source pads", on="every", kinds=WITH_SOURCE)
+def more_source_pads(asked: Asked) -> Iterator[Change]:
+    """Pads are appended to the source; then some pairs are asked alone, with the pads of their
+    source and without."""
+    ids, numbers = asked.with_pads(APPENDED_PADS, 0)
+    causes, evidence = (*BY_PLACE, SEEN_BEHIND_SOURCE), {"side": "the source"}
+    yield Change("pads appended to the source", ids, numbers, causes, evidence)
     if asked.model.drops_masked:
         raise Judged(fails(MASKED_SCORES_DROPPED))
+    yield from _pads_taken_away(asked, "the source")
+
+
+@PADS.part("more target pads", on="every", also_follows=("future",))
+def more_target_pads(asked: Asked) -> Iterator[Change]:
+    """Pads are appended to the target, or to the ids of a single stream, and to both sides; then
+    some pairs are asked alone, with the pads of their target and without. A Hugging Face decoder is
+    asked with pads before its ids too, where `attention_mask` is 0 and `position_ids` count from
+    the first token."""
+    facts, more, side, cause = asked.facts, APPENDED_PADS - 1, "the target", SEEN_BEHIND_TARGET
+    if not facts.has_source:
+        side, cause = "the ids", SEEN_BEHIND_IDS if facts.is_causal else SEEN_BY_ENCODER
+    ids, numbers = asked.with_pads(0, more)
+    yield Change(f"pads appended to {side}", ids, numbers, (*BY_PLACE, cause), {"side": side})
+    if facts.has_source:
+        ids, numbers = asked.with_pads(APPENDED_PADS, more)
+        causes, evidence = (*BY_PLACE, SEEN_BEHIND_BOTH), {"side": "both"}
+        yield Change("pads appended to both", ids, numbers, causes, evidence)
+    if asked.model.drops_masked:
+        raise Judged(fails(MASKED_SCORES_DROPPED))
+    yield from _pads_taken_away(asked, side)
     if facts.kind == "decoder" and not facts.masks_from_ids:
         yield from _masked_before(asked)
+
+
+def _pads_taken_away(asked: Asked, side: str) -> Iterator[Change]:
+    """Some pairs alone, without the pads that one side has in the batch."""
+    rows = spread_out(len(asked.src), 5)
+    real = asked.real_source if side == "the source" else asked.real
+    everywhere = torch.where(asked.real, torch.arange(asked.tgt_in.shape[1]), -1)
+    for row in rows if asked.is_short else rows[:2]:
+        if bool((here := real[row]).all()):
+            continue
+        padded = Ids(asked.src[row, None], asked.tgt_in[row, None])
+        if side == "the source":
+            bare, must_repeat = Ids(padded.src[:, here], padded.tgt_in), everywhere[row, None]
+        else:
+            bare, must_repeat = Ids(padded.src, padded.tgt_in[:, here]), everywhere[row, None, here]
+        evidence = {"row": row, "side": side}
+        name = f"a pair alone without pads behind {side}"
+        causes = (*BY_PLACE, LOST_ALONE)
+        yield Change(name, bare, must_repeat, causes, evidence, before=padded)
 
 
 def _masked_before(asked: Asked) -> Iterator[Change]:
@@ -242,7 +280,7 @@ IN_GRADIENTS = PADS.cause(
 )
 
 
-@PADS.part("gradients", on="every")
+@PADS.part("gradients", on="every", also_follows=("future",))
 def gradients(asked: Asked) -> Outcome:
     """Gradients of real outputs towards the embeddings of pads are zero."""
     return gradients_are_zero(asked, of_future=False, cause=IN_GRADIENTS)
@@ -263,7 +301,7 @@ HOW_MANY = PADS.cause(
 def by_their_number(failure: Outcome, parts: Mapping[str, Outcome]) -> Outcome:
     """Where gradients towards pads are zero, it is the number of pads that matters, unless it is
     known where the difference begins."""
-    others = (NAN, SEEN_BEFORE_IDS, MASKED_SCORES_DROPPED, *BY_PLACE)
+    others = (NAN, LOST_ALONE, SEEN_BEFORE_IDS, MASKED_SCORES_DROPPED, *BY_PLACE)
     by_gradients = parts.get("gradients")
     if by_gradients is None or by_gradients.verdict != "PASS" or failure.cause in others:
         return failure

@@ -1,70 +1,177 @@
 """Rows: a pair gives the same alone and in any batch, and so it does beside an empty one."""
 
 import math
-from collections.abc import Iterator
+import re
+from collections.abc import Iterator, Mapping
+from functools import partial
+from typing import Any
 
 import torch
 from torch import Tensor
 from torch.nn import functional as F
 
 from toytrans.checks.asked import Asked
-from toytrans.checks.causes_by_kind import causes_by_kind
 from toytrans.checks.changes import Change
-from toytrans.checks.common_causes import POLARITY
 from toytrans.checks.ids import Ids, wider
 from toytrans.checks.model import NoAnswer
 from toytrans.checks.numbers import largest, spread_out
 from toytrans.checks.outcome import Judged, fails, unsure
 from toytrans.checks.registry import WITH_SOURCE, Check, Kinds
+from toytrans.checks.torch_modes import outputs_of
 from toytrans.errors import UserError
 
 ROWS = Check(
     "rows",
     "a pair gives the same in any batch",
-    how="a pair alone; another order; an empty pair added",
-    follows=("scale", "pads"),
-    follows_in={"decoder": ("future",)},
-    may_be_another_pad=True,
+    how="without pads: other rows, another order, alone; with pads: alone, another order; an empty "
+    "pair added",
+    essential=True,
+    follows=("scale",),
 )
 
-CONSEQUENCE = "a pair gives other outputs alone than in a padded batch"
+# Without pads --------------------------------------------------------------------------------
 
-BY_KIND = causes_by_kind(
-    ROWS,
-    CONSEQUENCE,
-    {
-        "norm": "take them over the features of each place, not over the batch or its pads",
-        "convolution": "set pads to zero before it, in every layer",
-        "recurrence": "pack the sequences (pack_padded_sequence), or let it run forward alone",
-        "pooling": "leave pads out, and divide by the number of real places",
-        "experts": "let each token choose alone, and leave pads out",
-        "state": "is a mask or a cache kept, or a table changed while it is read (max_norm)?",
-        "product": "set pads to zero before it",
-        "shift": "are rows and places taken for each other?",
-        "length": "count real places, not the padded width",
-    },
+AXES = (
+    "is every axis the one that you take it for: batch_first=True in torch's layers, x.size(1) for "
+    "the number of places?"
 )
+
+MIXED = ROWS.cause(
+    "mixed",
+    when="without pads, outputs of a pair move with what other pairs hold",
+    words="{where}without any pad, outputs of a pair change with the symbols of other pairs in its "
+    "batch: rows see each other",
+    remedy=AXES,
+)
+BY_NUMBER = ROWS.cause(
+    "by_number",
+    when="without pads, outputs of a pair move with its place among the rows, not with what other "
+    "rows hold",
+    words="without any pad, outputs of a pair change with its number in the batch, whatever the "
+    "other pairs hold: something is counted along the rows",
+    remedy="do positions or a mask count rows, as x.size(0) does, or a table (L, 1, D) beside "
+    "(B, L, D)?",
+)
+BY_COUNT = ROWS.cause(
+    "by_count",
+    when="without pads, a pair alone gives other outputs than among others, whatever these hold",
+    words="without any pad, a pair gives other outputs alone than among {count} pairs, whatever "
+    "these hold and in any order: the number of rows matters",
+    remedy="what depends on x.size(0), or on an axis of length 1?",
+)
+LAYOUT_GUESSED = ROWS.doubt(
+    "layout_guessed",
+    when="fed (B, L), rows are mixed up, and fed (L, B), they are not; nothing says how it is fed",
+    words="fed ids as (B, L), the model mixes the rows of a batch up; fed (L, B), it does not, so "
+    "it was asked like that",
+    remedy="if you feed it (L, B), give batch_first=False; if you feed it (B, L), it needs "
+    "batch_first=True in its layers, or positions by x.size(1)",
+)
+
+
+@ROWS.part("without pads", on="every")
+def without_pads(asked: Asked) -> Iterator[Change]:
+    """Pairs of one length, without pads, must each give the same whatever the other rows hold, in
+    another order, and alone. That is asked before anything that has to do with pads."""
+    if asked.facts.layout_is_guessed:
+        raise Judged(unsure(LAYOUT_GUESSED, give=("batch_first",)))
+    count, length = len(asked.src), asked.setting.length
+    pairs = [(asked.row(length - 1), asked.row(length - 2)) for _ in range(count)]
+    ids, _ = asked.made_of(pairs)  # of a shape that no other batch has
+    numbers = torch.arange(ids.tgt_in.numel()).view(ids.tgt_in.shape)
+    numbers = numbers.masked_fill(~asked.facts.real_inputs(ids.tgt_in), -1)
+    for first in (0, 1):  # each second row is another pair
+        is_kept = torch.arange(count)[:, None] % 2 == first
+        others = Ids(*(_others(asked, part).where(~is_kept, part) for part in ids[:2]))
+        kept = numbers.masked_fill(~is_kept, -1)
+        evidence = partial(_where_rows_mix, asked, ids, others, first)
+        yield Change("other pairs beside", others, kept, (MIXED,), evidence, before=ids)
+    turned = Ids(ids.src.flip(0), ids.tgt_in.flip(0))
+    yield Change("rows in another order", turned, numbers.flip(0), (BY_NUMBER,), before=ids)
+    alone = Ids(ids.src[:1], ids.tgt_in[:1])
+    by_count = {"count": count}
+    yield Change("a pair alone", alone, numbers[:1], (BY_COUNT,), by_count, before=ids)
+
+
+def _where_rows_mix(asked: Asked, ids: Ids, others: Ids, first: int, _: Tensor) -> dict[str, str]:
+    """The first module whose output for the rows that stayed, first, first + 2 and so on, is
+    another beside other rows, as evidence."""
+    module, count = asked.model.module, len(ids.tgt_in)
+    if module is None:
+        return {"where": ""}
+    kept: list[dict[str, Tensor]] = []
+    for each in (ids, others):
+        with torch.enable_grad(), outputs_of(module) as seen:  # torch takes no shortcut so
+            asked.model.ask(*each)
+        kept.append({name: x[first::2] for name, x in _by_rows(seen, count).items()})
+    old, new = kept
+    differ = (n for n in old if n in new and not torch.allclose(old[n], new[n], equal_nan=True))
+    name = next(differ, "")
+    return {"where": re.sub(r"^model(\.|$)", "", name) + ": " if name else ""}
+
+
+def _by_rows(outputs: Mapping[str, Any], count: int) -> dict[str, Tensor]:
+    """Of what modules give that which has so many rows, rows first."""
+    found: dict[str, Tensor] = {}
+    for name, output in outputs.items():
+        first = output[0] if isinstance(output, tuple | list) and output else output
+        if isinstance(first, Tensor) and count in first.shape[:2]:
+            found[name] = first if len(first) == count else first.transpose(0, 1)
+    return found
+
+
+def _others(asked: Asked, ids: Tensor) -> Tensor:
+    """Other symbols in the place of symbols; what is special stays."""
+    return torch.where(torch.isin(ids, asked.symbols), asked.other(ids), ids)
+
+
+# In a padded batch ---------------------------------------------------------------------------
 
 DIFFERS_ALONE = ROWS.cause(
     "differs_alone",
-    when="a pair alone gives other outputs than in a padded batch",
-    words="pair {row} of {count} gives other outputs alone than in a padded batch: pads are seen, "
-    "or rows are mixed up",
-    remedy=f"are all pad masks passed, {POLARITY}",
-    read="mistakes/pads-in-cross-attention.md",
+    when="a pair with its pads gives other outputs alone than in its batch",
+    words="pair {row} of {count}, with the same pads, gives other outputs alone than in its batch",
+    remedy="is a mask left out for a single row, or kept from another batch?",
+    explains=False,
 )
 DEPENDS_ON_ORDER = ROWS.cause(
     "depends_on_order",
-    when="outputs move with the order of the rows",
-    words="the same batch with its rows in another order gives other logits: rows are mixed up, or "
-    "a mask or a cache is kept from another batch",
-    remedy="is every axis the one that you take it for, and is anything kept from call to call?",
+    when="outputs move with the order of the rows of a padded batch",
+    words="the same padded batch with its rows in another order gives other logits: rows get the "
+    "masks of others",
+    remedy="is a mask or a cache kept from another batch, or its axis of rows broadcast?",
+    explains=False,
 )
+
+
+@ROWS.part("a pair alone", on="every", also_follows=("pads", "future"))
+def a_pair_alone(asked: Asked) -> Iterator[Change]:
+    """Some pairs of a padded batch are asked alone, with the same pads."""
+    rows = spread_out(len(asked.src), 5)
+    for row in rows if asked.is_short else rows[:2]:
+        ids = Ids(asked.src[row, None], asked.tgt_in[row, None])
+        evidence = {"row": row, "count": len(asked.src)}
+        must_repeat, causes = asked.numbers[row, None], (DIFFERS_ALONE,)
+        yield Change("a pair alone with its pads", ids, must_repeat, causes, evidence)
+
+
+@ROWS.part("another order", on="every", also_follows=("pads", "future"))
+def another_order(asked: Asked) -> Iterator[Change]:
+    """The rows of a padded batch are turned round: other rows then have other pads, in the same
+    shape."""
+    ids = Ids(asked.src.flip(0), asked.tgt_in.flip(0))
+    must_repeat = asked.numbers.flip(0)
+    yield Change("rows in another order", ids, must_repeat, (DEPENDS_ON_ORDER,))
+
+
+# An empty pair -------------------------------------------------------------------------------
+
 EMPTY_MOVES_OTHERS = ROWS.cause(
     "empty_moves_others",
     when="outputs move when a pair without symbols is added to the batch",
     words="a pair without symbols moves the outputs of other rows: rows are mixed up",
     remedy="what depends on the other rows of a batch?",
+    explains=False,
 )
 EMPTY_GIVES_NAN = ROWS.cause(
     "empty_gives_nan",
@@ -72,6 +179,7 @@ EMPTY_GIVES_NAN = ROWS.cause(
     words="a pair without symbols spoils its own outputs, or those of other rows: a row of "
     "attention with every key closed turns into NaN after softmax over -inf alone",
     remedy="give such rows zeros",
+    explains=False,
 )
 EMPTY_MAY_NOT_COME = ROWS.doubt(
     "empty_may_not_come",
@@ -86,36 +194,10 @@ EMPTY_NOT_MADE = ROWS.doubt(
 )
 
 
-@ROWS.part("a pair alone", on="every")
-def a_pair_alone(asked: Asked) -> Iterator[Change]:
-    """Some pairs are asked alone, without their pads and with them."""
-    rows = spread_out(len(asked.src), 5)
-    for row in rows:
-        src, tgt_in, numbers = (
-            asked.src[row, None],
-            asked.tgt_in[row, None],
-            asked.numbers[row, None],
-        )
-        inside, real = asked.real_source[row], asked.real[row]
-        evidence, causes = {"row": row, "count": len(asked.src)}, (*BY_KIND, DIFFERS_ALONE)
-        alone = Ids(src[:, inside], tgt_in[:, real])
-        yield Change("a pair alone", alone, numbers[:, real], causes, evidence)
-        if row in rows[:2] or asked.is_short:
-            padded = Ids(src, tgt_in)
-            yield Change("a pair alone with its pads", padded, numbers, causes, evidence)
-
-
-@ROWS.part("another order", on="every")
-def another_order(asked: Asked) -> Iterator[Change]:
-    """The rows are turned round: other rows then have other pads, in the same shape."""
-    ids = Ids(asked.src.flip(0), asked.tgt_in.flip(0))
-    must_repeat = asked.numbers.flip(0)
-    yield Change("rows in another order", ids, must_repeat, (DEPENDS_ON_ORDER,))
-
-
 @ROWS.part(
     "an empty pair",
     kinds=Kinds(WITH_SOURCE.names, "the model has no source that could be empty"),
+    also_follows=("pads",),
 )
 def an_empty_pair(asked: Asked) -> Iterator[Change]:
     """A pair without symbols is added; it gives numbers, and leaves the other rows as they are. It

@@ -12,7 +12,7 @@ SOURCE = Check(
     how="each token replaced, several seeds; each id in the place of a pad",
     essential=True,
     kinds=WITH_SOURCE,
-    follows=("scale", "reach"),
+    follows=("rows", "scale", "reach", "weights"),
     may_be_another_pad=True,
 )
 

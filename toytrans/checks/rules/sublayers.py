@@ -20,7 +20,7 @@ SUBLAYERS = Check(
     how="attention silenced, and feed-forward of known names; larger embeddings",
     limits="Feed-forward of layers whose names are unknown is not seen, nor is the residual "
     "connection around it. The last line of the report then says so.",
-    follows=("scale", "reach", "source", "target", "pads", "future"),
+    follows=("rows", "scale", "reach", "weights", "source", "target", "pads", "future"),
 )
 
 # the last matrix of a sub-layer, by its name in toytrans, torch, BART and its kin, T5, BERT, and

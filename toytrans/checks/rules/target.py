@@ -11,7 +11,7 @@ TARGET = Check(
     "every target token moves a later output",
     how="the same for the target",
     essential=True,
-    follows=("scale", "reach"),
+    follows=("rows", "scale", "reach", "weights"),
 )
 
 NOTHING_SEEN = TARGET.cause(
