@@ -40,7 +40,7 @@ from toytrans.model.decoding import search
 from toytrans.resolve import resolve
 from toytrans.tokens import BOS_ID, EOS_ID, FIRST_SYMBOL_ID, PAD_ID
 from toytrans.training.devices import choose_device, choose_precision
-from toytrans.training.graphs import StepGraphs, cuda_capture
+from toytrans.training.graphs import CudaSteps, cuda_capture
 from toytrans.training.session import new_model
 from toytrans.training.trainer import Trainer
 
@@ -232,10 +232,10 @@ def our_step(spec: Training, config: Settings) -> Step:
     device, dataset = choose_device(spec.device), open_dataset(config)
     precision = choose_precision(config.train.precision, device, config.model.d_model)
     model = new_model(config, dataset, precision, device).train()
-    step_graphs = None
+    cuda_steps = None
     if device.type == "cuda":
-        step_graphs = StepGraphs(device, cuda_capture(device) if spec.captured else None, print)
-    trainer = Trainer(config, dataset, model, precision, step_graphs=step_graphs)
+        cuda_steps = CudaSteps(device, cuda_capture(device) if spec.captured else None, print)
+    trainer = Trainer(config, dataset, model, precision, cuda_steps=cuda_steps)
     return lambda batch: trainer.take_step([DealtBatch(batch, 0)])
 
 

@@ -56,7 +56,7 @@ from toytrans.doctor.machine import installed
 from toytrans.model.positions import scheme_names
 from toytrans.training import session
 from toytrans.training.checkpoint import load_checkpoint, saved_steps
-from toytrans.training.graphs import EAGER, WIDEST, StepGraphs, Work, cuda_capture
+from toytrans.training.graphs import EAGER, WIDEST, CudaSteps, Work, cuda_capture
 
 ROOT = Path(__file__).parent.parent
 
@@ -258,7 +258,7 @@ def trained(machine: Machine, config: Row, captured: bool, stop_at: int | None =
 def capturing(machine: Machine, captured: bool) -> Iterator[None]:
     """Let trainings in this block be captured, or not, and count the shapes that are."""
 
-    def open_counting(*given: Any) -> StepGraphs:
+    def open_counting(*given: Any) -> CudaSteps:
         device, report = given[1], given[-1]
         capture = cuda_capture(device) if device.type == "cuda" else run_again
 
@@ -266,9 +266,9 @@ def capturing(machine: Machine, captured: bool) -> Iterator[None]:
             machine.captured += 1
             return capture(work)
 
-        return StepGraphs(device, counted if captured else None, report)
+        return CudaSteps(device, counted if captured else None, report)
 
-    with patch.object(session, "open_graphs", open_counting):
+    with patch.object(session, "open_cuda_steps", open_counting):
         yield
 
 

@@ -98,13 +98,38 @@ def evaluations(run: Path) -> list[Record]:
     return [json.loads(toytrans("eval", str(run), "--json", "--trust-code", *w)) for w in ways]
 
 
+NAMES = {
+    "examples": "pairs",
+    "decoded": "decoded",
+    "wrong": "wrong",
+    "exact_match": "free_exact_match",
+    "free_token_accuracy": "free_token_accuracy",
+    "forced_exact_match": "forced_exact_match",
+    "token_accuracy": "forced_token_accuracy",
+    "loss": "loss",
+    "eos_early": "ended_early",
+    "eos_late": "ended_late",
+    "eos_never": "never_ended",
+}
+"""What eval said until 0.4.0, and the name of the same number now."""
+
+
 def comparable(documents: list[Record]) -> list[Record]:
-    """Without times, the run's folder, and `out_of_range`, which became `below` and `beyond`."""
-    names = ("run", "out_of_range", "below", "beyond")
-    return [
-        {k: v for k, v in document.items() if k not in names and "second" not in k}
-        for document in documents
-    ]
+    """The numbers of all pairs and of those in range, by the names that they have now."""
+    found = []
+    for document in documents:
+        if "parts" in document:
+            parts, names = document["parts"], {name: name for name in NAMES.values()}
+        else:
+            parts, names = {"all": document, "in_range": document.get("in_range")}, NAMES
+        found.append(
+            {
+                part: {new: parts[part][old] for old, new in names.items()}
+                for part in ("all", "in_range")
+                if parts.get(part)
+            }
+        )
+    return found
 
 
 def main() -> None:

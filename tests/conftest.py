@@ -43,7 +43,7 @@ from toytrans.resolve import resolve
 from toytrans.tokens import Vocabulary
 from toytrans.training.checkpoint import load_checkpoint, saved_steps
 from toytrans.training.distributed import rank_and_processes
-from toytrans.training.graphs import StepGraphs
+from toytrans.training.graphs import CudaSteps
 from toytrans.training.session import new_model
 from toytrans.training.trainer import Trainer
 from toytrans.training.writer import RunWriter
@@ -122,7 +122,7 @@ def trainer_of(
     task: str = "copy",
     *,
     device: str = "cpu",
-    step_graphs: StepGraphs | None = None,
+    cuda_steps: CudaSteps | None = None,
     **sections: dict,
 ) -> Trainer:
     """The trainer of a small config, as `config_of` makes it, in fp32. Its run is described."""
@@ -135,7 +135,7 @@ def trainer_of(
     if writer is not None:
         writer.describe(config, settings, source.facts, {})
     model = new_model(settings, source, precision, torch.device(device)).train()
-    return Trainer(settings, source, model, precision, writer, step_graphs=step_graphs)
+    return Trainer(settings, source, model, precision, writer, cuda_steps=cuda_steps)
 
 
 @pytest.fixture

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from conftest import script
 
-from toytrans.training.graphs import StepGraphs
+from toytrans.training.graphs import CudaSteps
 
 QUICK = ["--device", "cpu", "--quick"]
 
@@ -55,7 +55,7 @@ def test_every_section_runs_and_finds_no_difference(tmp_path):
 
 
 def test_a_difference_and_an_error_are_noticed(tmp_path, monkeypatch):
-    take, done = StepGraphs.take, []
+    take, done = CudaSteps.take, []
 
     def wrong(self, step, parts, tokens, lr):
         done.append(lr)
@@ -63,7 +63,7 @@ def test_a_difference_and_an_error_are_noticed(tmp_path, monkeypatch):
             raise ZeroDivisionError("ours")
         return take(self, step, parts, tokens, 2 * lr if self.capture else lr)
 
-    monkeypatch.setattr(StepGraphs, "take", wrong)
+    monkeypatch.setattr(CudaSteps, "take", wrong)
     out = tmp_path / "out.jsonl"
     assert script("gpu_check").main(["equality", "large", *QUICK, "--out", str(out)]) == 1
     found = rows_of(out)

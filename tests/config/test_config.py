@@ -71,6 +71,12 @@ def refused_with(
     return message
 
 
+def test_a_section_that_an_option_gives_is_blamed_on_the_option(tmp_path):
+    text = "data: {task: copy}\nmodel: {d_model: 16}\n"
+    said = refused_with(("model.d_model",), tmp_path, text, "model={d_model: 0}")
+    assert said.startswith("--set: ")
+
+
 # Values --------------------------------------------------------------------------------------
 
 

@@ -127,3 +127,15 @@ def test_sequences_past_a_learned_table_are_refused_before_training(tmp_path):
         config = config_of_files(files, model | {"max_positions": rows - 1})
         with pytest.raises(UserError, match="8 symbols are more than the 7 that"):
             check_dataset(config, open_dataset(config))
+
+
+def test_a_table_of_places_has_room_for_its_last_place(tmp_path):
+    """A target of three symbols fits four places with its end, also where sources have BOS too."""
+    file_pairs(tmp_path, [([1], [1, 2, 1]), ([2], [2]), ([1, 2], [1])])
+    files = {"train": str(tmp_path / "train.jsonl"), "valid": str(tmp_path / "train.jsonl")}
+    model = {"positions": "learned", "source_bos": True}
+    config = config_of_files(files, model | {"max_positions": 4})
+    check_dataset(config, open_dataset(config))
+    config = config_of_files(files, model | {"max_positions": 3})
+    with pytest.raises(UserError, match="symbols are more than the"):
+        check_dataset(config, open_dataset(config))

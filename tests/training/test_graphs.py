@@ -13,8 +13,8 @@ import toytrans
 from toytrans.config.schedules import learning_rate
 from toytrans.data.batches import training_batches
 from toytrans.training import graphs, session
-from toytrans.training.graphs import EAGER, Capture, StepGraphs
-from toytrans.training.session import open_graphs
+from toytrans.training.graphs import EAGER, Capture, CudaSteps
+from toytrans.training.session import open_cuda_steps
 from toytrans.training.trainer import Trainer
 
 CPU = torch.device("cpu")
@@ -28,13 +28,13 @@ def run_again(work):
 
 
 def trainer_in(run: Path, capture: Capture | None, model: dict, **train) -> Trainer:
-    step_graphs = StepGraphs(CPU, capture, print)
+    cuda_steps = CudaSteps(CPU, capture, print)
     sections = {
         "data": DATA,
         "model": LAYERS | model,
         "train": {"log_every": 1, "eval_every": 1000} | train,
     }
-    return trainer_of(run, "reverse", step_graphs=step_graphs, **sections)
+    return trainer_of(run, "reverse", cuda_steps=cuda_steps, **sections)
 
 
 def numbers(trainer: Trainer, steps: int) -> list[torch.Tensor]:
@@ -60,8 +60,8 @@ def test_captured_steps_have_the_numbers_of_eager_ones(tmp_path, scheme, precisi
     assert all(torch.equal(*pair) for pair in zip(found, expected, strict=True))
     stream = training_batches(captured.dataset, captured.settings)
     shapes = [(*batch.src.shape, batch.tgt_in.shape[1]) for batch, _ in islice(stream, 12)]
-    assert set(captured.step_graphs.graphs) == {s for s in shapes if shapes.count(s) > 1}
-    assert len(captured.step_graphs.graphs) > 1
+    assert set(captured.cuda_steps.graphs) == {s for s in shapes if shapes.count(s) > 1}
+    assert len(captured.cuda_steps.graphs) > 1
 
 
 Train = Callable[..., Path]
@@ -73,9 +73,9 @@ def train(tmp_path: Path, monkeypatch) -> Train:
 
     def train(name: str, capture: Capture | None, config=None, why: str = "", **more) -> Path:
         def made(*given):
-            return StepGraphs(CPU, capture, given[-1], why)
+            return CudaSteps(CPU, capture, given[-1], why)
 
-        monkeypatch.setattr(session, "open_graphs", made)
+        monkeypatch.setattr(session, "open_cuda_steps", made)
         toytrans.train(config or TEXTBOOK, tmp_path / name, changes=SHORT, **more)
         return tmp_path / name
 
@@ -157,7 +157,7 @@ def test_an_eager_step_that_graphs_leave_no_memory_for_is_taken_again(train: Tra
     update, calls = Trainer.update, list[int]()
 
     def scarce(self, parts, tokens, lr):
-        ours = self.step_graphs
+        ours = self.cuda_steps
         if ours.graphs and len(ours.met) > len(ours.graphs) + 1 and not calls:
             calls.append(1)
             torch.rand(3)  # dropout has drawn already
@@ -191,14 +191,14 @@ def test_other_errors_of_a_capture_are_raised(train: Train):
     ids=str,
 )
 def test_what_is_captured_on_a_gpu_and_why_not(monkeypatch, sections, processes, why):
-    monkeypatch.setattr(graphs, "StepGraphs", lambda device, capture, report, why: (capture, why))
+    monkeypatch.setattr(graphs, "CudaSteps", lambda device, capture, report, why: (capture, why))
     monkeypatch.setattr(graphs, "cuda_capture", lambda device: "a capture")
     config = config_of(**sections)
     given = config, torch.device("cuda:0"), config.train.precision, processes, print
-    assert open_graphs(*given) == (None if why else "a capture", why)
+    assert open_cuda_steps(*given) == (None if why else "a capture", why)
     monkeypatch.setenv(EAGER, "1")
-    assert open_graphs(*given)[0] is None
-    assert open_graphs(config, CPU, "fp32", 1, print) is None
+    assert open_cuda_steps(*given)[0] is None
+    assert open_cuda_steps(config, CPU, "fp32", 1, print) is None
 
 
 def test_the_first_line_of_a_training_says_whether_steps_are_captured(train: Train, caplog):

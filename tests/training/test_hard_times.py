@@ -164,7 +164,7 @@ def test_the_rehearsal_leaves_no_trace(tmp_path):
 
 
 def test_memory_that_runs_out_in_a_measurement(run, command: Command, monkeypatch):
-    monkeypatch.setattr("toytrans.evaluation._score_forced", raising(OUT["cuda"]))
+    monkeypatch.setattr("toytrans.model.transformer.Transformer.encode", raising(OUT["cuda"]))
     answer = command("eval", "runs/c")
     assert (answer.code, answer.err.count("\n")) == (2, 1), answer.err
     for words in ("toytrans: out of memory", "data.batch_tokens", "lengths", "sizes"):

@@ -1,9 +1,13 @@
 """Read, override, check and save configs.
 
+    path -> read_tree -> override -> check_and_trust, which validates -> Config
+
 A YAML file becomes a tree of plain values with the origin of every key (`yaml`). `--set` overrides
 are laid over it. Pydantic checks the whole and makes a `Config` of it; or of the complete file that
-a training has saved, `Settings`. Code that a config of the user's names may run from then on, and
-what a run directory names may not: that is asked where the run is opened.
+a training has saved, `Settings`.
+
+Code that a config of the user's names may run from then on. Code that a run directory names may
+not, because somebody may have sent the run; whoever opens the run is asked for that.
 """
 
 import os
@@ -149,6 +153,8 @@ def set_key(tree: Tree, key: str, value: Any, origin: str) -> None:
             tree.origins[".".join(sections[:depth])] = origin
         values = values[section]
     values[name] = value
+    for inner in [each for each in tree.origins if each.startswith(f"{key}.")]:
+        del tree.origins[inner]  # of what the value replaces
     tree.origins[key] = origin
 
 

@@ -276,8 +276,7 @@ class ModelConfig(Section):
         encoder, decoder = attention + feed_forward, 2 * attention + feed_forward
         if not self.share_layers:
             encoder, decoder = encoder * self.n_encoder_layers, decoder * self.n_decoder_layers
-        table = 0 if self.random_positions else self.max_positions or 0
-        ids = vocabulary * (1 if self.tie_embeddings else 3) + table
+        ids = vocabulary * (1 if self.tie_embeddings else 3) + (self.max_positions or 0)
         size = ids * self.d_model + encoder + decoder
         if size > MOST_PARAMETERS:
             raise UserError(
@@ -436,7 +435,6 @@ class Settings(Config):
 MAY_DIFFER = (
     "device",
     "model.length_penalty",
-    "train.init",
     "train.max_steps",
     "train.max_seconds",
     "train.stop_at_exact_match",

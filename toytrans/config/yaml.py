@@ -17,7 +17,7 @@ from toytrans.errors import BadKey, UserError
 from toytrans.files import read_named
 
 MOST_BYTES = 1_000_000
-"""Of a YAML file. Whoever names a file of data by mistake is told at once."""
+"""The largest YAML file that is read. Whoever names a file of data by mistake is told at once."""
 
 IN_PYTHON = "config"
 """Name of a tree that is of no file."""

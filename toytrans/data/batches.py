@@ -158,7 +158,7 @@ class Cut(NamedTuple):
     shape: Shape
 
 
-FILLED = [k / 128 for k in range(65, 128)]
+FILLED_SHARES = [k / 128 for k in range(65, 128)]
 """Shares of a batch's rows that may hold a pair, from just above one half to just below all."""
 
 
@@ -198,14 +198,15 @@ def _padded_widths(pairs: Pairs, source_bos: bool, longest: int | None) -> tuple
 def _cut_evenly(src_widths: list[int], tgt_widths: list[int], batch_tokens: int) -> list[Cut]:
     """Cut sorted pairs into as few batches as full ones would be, all of them about equally full.
 
-    The least share of FILLED that needs no more batches is found by halving.
+    If each batch holds pairs in a smaller share of its rows, the last one is fuller. How small the
+    share may be without one batch more is searched for by halving.
     """
     cuts = _cut(src_widths, tgt_widths, batch_tokens)
     fewest = len(cuts)
-    low, high = 0, len(FILLED)  # FILLED[high:] is enough, and FILLED[:low] is not
+    low, high = 0, len(FILLED_SHARES)  # the shares from high on do, and those before low do not
     while low < high:
         middle = (low + high) // 2
-        tried = _cut(src_widths, tgt_widths, batch_tokens, FILLED[middle])
+        tried = _cut(src_widths, tgt_widths, batch_tokens, FILLED_SHARES[middle])
         if len(tried) <= fewest:
             cuts, high = tried, middle
         else:
@@ -276,7 +277,7 @@ def training_batches(
         for number in permutation(len(plans), seed, Use.POOL, pool).tolist():
             plan = plans[number]
             used += len(plan.pair_indices)
-            if used > pairs_used:
+            if used > pairs_used:  # else it was dealt before the resume
                 yield DealtBatch(slices[number].fit(plan.shape), used)
 
 

@@ -14,11 +14,11 @@ from toytrans.data.pairs import real_places
 class Use(IntEnum):
     """What numbers are drawn for: the part of their address after the seed.
 
-    The sources of a split have the number of the split there: 0 for train, 1 for valid, 2 for
-    test. So 1 and 2 occur twice. It does no harm, because only a task draws sources and only files
-    have VALID_SHARE and SOME_EXAMPLES, and another number would change every split that was made.
+    The sources of a task have the number of their split there: 0 for train, 1 for valid, 2 for
+    test.
     """
 
+    # 1 and 2 are those of splits, too. Only files use these, and files draw no sources.
     VALID_SHARE = 1  # the sources of a training file that become validation
     SOME_EXAMPLES = 2  # the pairs of a file that are taken
     EPOCH = 3  # the order of the pairs in an epoch

@@ -97,7 +97,12 @@ def check_dataset(settings: Settings, dataset: Dataset) -> None:
         if split == "test" and files.test is None:
             continue
         pairs = all_pairs(dataset, split)
-        longest = max(longest_of(pairs.src_length), longest_of(pairs.tgt_length))
-        room = None if model.max_length is None else model.max_length - 1 - model.source_bos
-        if room is not None and longest > room:
-            raise BadKey(f"data.files.{split}", too_long(longest, room, model))
+        if model.max_length is None:
+            continue
+        for lengths, ends in (
+            (pairs.src_length, 1 + model.source_bos),  # EOS, and BOS where sources have one
+            (pairs.tgt_length, 1),  # BOS before what the decoder reads, or EOS behind the labels
+        ):
+            longest, room = longest_of(lengths), model.max_length - ends
+            if longest > room:
+                raise BadKey(f"data.files.{split}", too_long(longest, room, model))

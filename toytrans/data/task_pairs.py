@@ -176,7 +176,8 @@ class TaskPairs:
     def _draw(self, keys: Tensor, shape: Tensor, split: Split) -> Sequences:
         """A source of the split for each key (N,) and shape (N, k), in symbols of the task.
 
-        A source that belongs to another split is drawn again; its shape stays.
+        A source that belongs to another split is drawn again; its shape stays. Keys are mixed once
+        more for the symbols, so that these do not follow from the length.
         """
         src, length = self.task.sources(mix(keys), shape, self.symbols)
         waiting = (~self._belongs(src, length, split)).nonzero()[:, 0]

@@ -28,8 +28,10 @@ class AttentionContext:
 
     mask: (B, 1, Tq or 1, Tk) bool, True = may attend; None = every key is visible. Attention itself
         reads the two fields below, which are made of it; inspection shows this one.
-    mask_bias: the mask as numbers to add to scores; on a GPU those of `fused_mask_bias`
-    has_visible_key: (B, 1, Tq or 1, 1) bool; None = every query has one
+    mask_bias: the mask as numbers to add to scores: on a CPU in fp32 at least; on a GPU in the
+        dtype that it computes in, where a query without a visible key sees every key
+    has_visible_key: (B, 1, Tq or 1, 1) bool; the outputs of a query without one become zero, on
+        either device. None = every query has one
     positions: the scheme that rotates queries and keys, and that turns distances into a bias
     distances: from queries to keys, as the scheme measures them; None = no bias
     start: place of the first query; those before it are in the cache
@@ -256,8 +258,8 @@ class Attention(nn.Module):
         """The heads' outputs (B, H, Tq, Dh)."""
         rate = self.dropout if self.training else 0.0
         bias = self.position_bias(context)
-        rounds_too_much = context.positions is not None and context.positions.needs_fp32
-        if q.device.type == "cuda" and not self.cap and not rounds_too_much:
+        needs_fp32 = context.positions is not None and context.positions.needs_fp32
+        if q.device.type == "cuda" and not self.cap and not needs_fp32:
             return fused_attention(q, k, v, context, bias, rate, self.scale)
         return eager_attention(q, k, v, context, bias, self.cap, rate, self.scale).outputs
 

@@ -172,6 +172,7 @@ class CachedState(DecoderState):
     def select(self, rows: Tensor) -> None:
         """Row n continues what was row rows[n]; sources without a row have left."""
         if len(rows) < len(self.tokens):
+            # the beams of a source stand side by side, so that one of them tells the source
             kept = rows[:: self.beams] // self.beams  # (A',)
             self.src, self.memory = self.src[kept], self.memory[kept]
             self.memory_kv = [(k[kept], v[kept]) for k, v in self.memory_kv]

@@ -49,7 +49,8 @@ CHECKPOINTS, LIST = "checkpoints", "checkpoints.json"
 FORMAT = "2"
 
 MOST_BYTES, MOST_BYTES_OF_HEADER = 2**36, 2**24
-"""Of a checkpoint; of its names and progress, or of checkpoints.json."""
+"""The largest checkpoint that is read, and the largest part of it with names and progress. The
+latter bounds checkpoints.json, too."""
 
 StopReason = Literal[
     "max_steps", "max_seconds", "stop_at_exact_match", "patience", "interrupted", "diverged"
@@ -68,7 +69,8 @@ class Window(Saved):
     """Sums over the steps since the last record.
 
     tokens: what the loss is divided by. padded, real: tokens of the batches, with pads and without.
-    loss: nats; while training goes on, the trainer adds it up on the device.
+    loss: nats; 0 while training goes on, because the trainer adds it up on the device and puts it
+        here when it saves.
     """
 
     tokens: Count
@@ -416,13 +418,12 @@ def load_weights(model: Seq2Seq, run: Path, *steps: int) -> None:
         saved = {name: x for name, x in tensors.items() if not name.startswith(of_training)}
         with checkpoint_errors(run, step):
             copy_into(weights, saved)
-        for name, tensor in weights.items():
+        for name, tensor in saved.items() if len(steps) > 1 else ():
             if tensor.is_floating_point():  # a count, say, stays that of the last step
                 sums[name] = sums.get(name, 0) + tensor.double()
-    if len(steps) > 1:
-        with torch.no_grad():
-            for name, total in sums.items():
-                weights[name].copy_(total / len(steps))
+    with torch.no_grad():
+        for name, total in sums.items():
+            weights[name].copy_(total / len(steps))
 
 
 def copy_into(ours: Tensors, theirs: Tensors) -> None:

@@ -55,6 +55,6 @@ def connect(device: str) -> Iterator[str]:
         distributed.destroy_process_group()
     except RuntimeError as error:
         if not isinstance(error, distributed.DistError) and "gloo" not in str(error):
-            raise
+            raise  # an error of the training itself
         lost = "another process of this training has ended, or cannot be reached"
         raise UserError(f"{lost}; go on from the last checkpoint with --resume") from None

@@ -60,7 +60,8 @@ def is_run(path: Path) -> bool:
 
 def is_trained_run(path: Path) -> bool:
     """Whether a path is the run directory of a training."""
-    return os.path.isfile(path / RESOLVED) and os.path.isfile(path / DATA)  # of no name too long
+    # os.path and not Path.is_file, which raises an error for a name that is too long
+    return os.path.isfile(path / RESOLVED) and os.path.isfile(path / DATA)
 
 
 def is_saved_model(path: Path) -> bool:
@@ -99,10 +100,7 @@ def check_folder_is_free(path: Path) -> None:
             "another --out"
         )
     begun = {METRICS, DATA, ENVIRONMENT, *(draft.name for draft in drafts_in(path))}
-    if {
-        DATA,
-        ENVIRONMENT,
-    } <= names:  # a training writes them before the config; else it is a user's
+    if names >= {DATA, ENVIRONMENT}:  # written before the config; else that is a user's
         begun.add(CONFIG)
     file = path / METRICS
     if names and not (names <= begun and file.is_file() and file.stat().st_size == 0):

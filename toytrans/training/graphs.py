@@ -39,7 +39,7 @@ Step = Callable[[list[Batch], int | Tensor, float | Tensor], tuple[Tensor, Tenso
 of the gradient. It reads nothing back from the device."""
 
 
-class StepGraphs:
+class CudaSteps:
     """Takes the steps of a training, and captures those whose shape comes again.
 
     why_eager: why no step is captured, in a few words; empty if steps are.
@@ -118,8 +118,8 @@ class StepGraphs:
         if self.device.type == "cuda":
             torch.cuda.empty_cache()
         self.report(
-            "out of memory while a CUDA graph was captured: all graphs are dropped, and this step "
-            "and later ones are eager, which gives the same numbers"
+            "out of memory with CUDA graphs: all graphs are dropped; this step and later "
+            "ones are eager, which gives the same numbers"
         )
 
 
@@ -129,10 +129,10 @@ def graphs_on_cuda(
     precision: Precision,
     processes: int,
     report: Callable[[str], object],
-) -> StepGraphs:
+) -> CudaSteps:
     """What takes the steps of a run on a CUDA device, and captures them where that is of use."""
     why = why_eager(settings, precision, processes)
-    return StepGraphs(device, None if why else cuda_capture(device), report, why)
+    return CudaSteps(device, None if why else cuda_capture(device), report, why)
 
 
 def why_eager(settings: Settings, precision: Precision, processes: int) -> str:

@@ -99,7 +99,7 @@ def trained_with(settings: Settings) -> TrainedWith:
     for key, reference in settings.references.items():
         with contextlib.suppress(UserError):
             (code[key],) = digests([reference])
-    free = {*MAY_DIFFER, *FOLLOWS_FROM_LIMITS, *settings.references}
+    free = {*MAY_DIFFER, *FOLLOWS_FROM_LIMITS, *settings.references, "train.init"}
     if (files := settings.data.files) is not None:  # whose contents count, and not their names
         from toytrans.data.formats import sha256_of
 

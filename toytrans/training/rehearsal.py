@@ -38,7 +38,9 @@ def check_dtype(model: Seq2Seq, precision: Precision) -> None:
 def rehearse(trainer: "Trainer") -> None:
     """Take a step on the largest batch, write a checkpoint, and undo both. Raises UserError."""
     batch = largest_batch(trainer.dataset, trainer.settings)
-    before = {name: tensor.detach().clone() for name, tensor in _tensors(trainer).items()}
+    before = {  # on the host, so that the step has the memory of the device to itself
+        name: tensor.detach().to("cpu", copy=True) for name, tensor in _tensors(trainer).items()
+    }
     trainer.model.train()
     with random_states_kept():
         _take_step(trainer, batch)

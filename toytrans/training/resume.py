@@ -17,7 +17,8 @@ from toytrans.training.devices import Precision
 from toytrans.training.run import Run
 from toytrans.training.trainer import Trainer
 
-FILES = ("data.files.train", "data.files.valid", "data.files.test")
+FILES = ("data.files.train", "data.files.valid", "data.files.test", "train.init")
+"""Keys that name what may lie in another place when a run goes on."""
 
 CHANGE_NO_NUMBER = ("config", "started", "command", "python", "platform")
 """Parts of environment.json that change no number of the training."""

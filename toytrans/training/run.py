@@ -107,7 +107,8 @@ class RunState:
 class Run:
     """A run directory, and what can be asked of the model of one of its checkpoints.
 
-    path: the directory. config: its settings. facts: what it remembers of its data.
+    path: the directory. config: its settings, with nothing left open; `given` is the config as it
+        was given. facts: what it remembers of its data.
     checkpoint: best, last, a step, or average:N for the mean of the last N. device: of the model,
         as in a config.
     """

@@ -15,7 +15,7 @@ or another folder is taken. Of several processes the first alone writes.
 import contextlib
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 
@@ -40,9 +40,13 @@ from toytrans.training.trainer import Trainer
 from toytrans.training.writer import RunWriter, new_run
 
 if TYPE_CHECKING:
-    from toytrans.training.graphs import StepGraphs
+    from toytrans.training.graphs import CudaSteps
+    from toytrans.training.init_run import InitRun
     from toytrans.training.resume import ResumedRun
-    from toytrans.training.start import Start
+
+
+Opened = tuple[Trainer, dict[str, Any], list[str]]
+"""A trainer, the environment that its run writes down, and sentences on how it goes on."""
 
 
 @contextlib.contextmanager
@@ -65,34 +69,18 @@ def open_session(
     device: of this process; None = that of the config.
     waits: as of `collect_signals`; torchrun, too, passes signals on.
     """
-    rank, processes = rank_and_processes()
-    waits = waits or processes > 1
+    waits = waits or rank_and_processes()[1] > 1
     path = run_to_resume(name, out) if resume else None
-    with contextlib.ExitStack() as stack:
-        changes = ["no checkpoint to resume from; starting at step 0"] if resume else []
-        if path is None:
-            trainer = prepare(config, resolve(config), device, report)
-            trainer.signals = stack.enter_context(collect_signals(waits))
-            if rank == 0:
-                trainer.writer = stack.enter_context(new_run(name, out))
-            environment = environment_of(trainer.device, trainer.precision, processes, name)
-        else:
-            from toytrans.training.resume import ResumedRun
-
-            writer = stack.enter_context(RunWriter(path).locked()) if rank == 0 else None
-            saved = ResumedRun(path, config)
-            trainer = prepare(config, saved.settings, device, report, saved)
-            trainer.signals = stack.enter_context(collect_signals(waits))
-            trainer.writer = writer
-            trainer.resume(path)
-            made_by = saved.environment.get("config", name)
-            environment = environment_of(trainer.device, trainer.precision, processes, made_by)
-            if trainer.saved_step is not None:
-                changes = saved.what_changed(trainer, environment)
-
+    if path is None:
+        opening = _new(config, name, out, report, device, waits)
+    else:
+        opening = _resumed(config, name, path, report, device, waits)
+    with opening as (trainer, environment, how_it_goes_on):
+        if resume and trainer.saved_step is None:
+            how_it_goes_on = ["no checkpoint to resume from; starting at step 0"]
         if trainer.writer is not None:
-            opening = _opening(trainer, trainer.writer)
-            notes = [*opening, *trainer.dataset.notes, trainer.writer.note, *changes]
+            first = _first_sentences(trainer, trainer.writer)
+            notes = [*first, *trainer.dataset.notes, trainer.writer.note, *how_it_goes_on]
             for sentence in filter(None, notes):
                 report(sentence)
         if trainer.saved_step is None:
@@ -102,14 +90,77 @@ def open_session(
         yield trainer
 
 
+@contextlib.contextmanager
+def _new(
+    config: Config,
+    name: str,
+    out: Path | None,
+    report: Callable[[str], None],
+    device: str | None,
+    waits: bool,
+) -> Iterator[Opened]:
+    """A new run, whose folder is made when all else is known to be right."""
+    rank, processes = rank_and_processes()
+    parts = prepare(config, resolve(config), device, report)
+    folder = new_run(name, out) if rank == 0 else contextlib.nullcontext()
+    with collect_signals(waits) as signals, folder as writer:
+        trainer = parts.trainer(writer, signals)
+        environment = environment_of(trainer.device, trainer.precision, processes, name)
+        yield trainer, environment, []
+
+
+@contextlib.contextmanager
+def _resumed(
+    config: Config,
+    name: str,
+    path: Path,
+    report: Callable[[str], None],
+    device: str | None,
+    waits: bool,
+) -> Iterator[Opened]:
+    """A run that goes on. It is locked before it is read, so that no other training changes it
+    meanwhile."""
+    from toytrans.training.resume import ResumedRun
+
+    rank, processes = rank_and_processes()
+    lock = RunWriter(path).locked() if rank == 0 else contextlib.nullcontext()
+    with lock as writer:
+        saved = ResumedRun(path, config)
+        parts = prepare(config, saved.settings, device, report, saved)
+        with collect_signals(waits) as signals:
+            trainer = parts.trainer(writer, signals)
+            trainer.resume(path)
+            made_by = saved.environment.get("config", name)
+            environment = environment_of(trainer.device, trainer.precision, processes, made_by)
+            changes = []
+            if trainer.saved_step is not None:
+                changes = saved.what_changed(trainer, environment)
+            yield trainer, environment, changes
+
+
+class Parts(NamedTuple):
+    """What a trainer is made of, checked. Nothing is written yet."""
+
+    settings: Settings
+    dataset: Dataset
+    model: Seq2Seq
+    precision: Precision
+    cuda_steps: "CudaSteps | None"
+
+    def trainer(self, writer: RunWriter | None, signals: list[int]) -> Trainer:
+        """The trainer at step 0."""
+        settings, dataset, model, precision, cuda_steps = self
+        return Trainer(settings, dataset, model, precision, writer, signals, cuda_steps)
+
+
 def prepare(
     config: Config,
     settings: Settings,
     device: str | None,
     report: Callable[[str], None],
     saved: "ResumedRun | None" = None,
-) -> Trainer:
-    """The trainer of some settings at step 0, which writes nothing yet.
+) -> Parts:
+    """Device, data and model of some settings, checked.
 
     config: as it was given, for errors. saved: the run that goes on, whose data and precision stay.
     Raises UserError.
@@ -121,23 +172,34 @@ def prepare(
     chosen = choose_device(device or settings.device)
     with naming_origins(config.origins):
         check_fault(settings.fault, settings.model)
-        start = start_of(settings) if saved is None or not saved.run.steps else None
-        before = saved.run if saved is not None else start.run if start is not None else None
-        dataset = open_dataset(settings, vocabulary=before.vocabulary if before else None)
-        if saved is not None:
-            saved.check_data(dataset.facts)
-        if start is not None:
-            start.check_symbols(dataset)
-        check_dataset(settings, dataset)
+        init = open_init_run(settings) if saved is None or not saved.run.steps else None
+        dataset = open_data(settings, init, saved)
     asked = saved.precision if saved is not None else settings.train.precision
     precision = choose_precision(asked, chosen, settings.model.d_model)
-    step_graphs = open_graphs(settings, chosen, precision, processes, report)
+    cuda_steps = open_cuda_steps(settings, chosen, precision, processes, report)
     model = new_model(settings, dataset, precision, chosen)
-    if start is not None:
+    if init is not None:
         with naming_origins(config.origins):
-            start.give_weights(model)
-        report(str(start))
-    return Trainer(settings, dataset, model, precision, step_graphs=step_graphs)
+            init.give_weights(model)
+        report(str(init))
+    return Parts(settings, dataset, model, precision, cuda_steps)
+
+
+def open_data(settings: Settings, init: "InitRun | None", saved: "ResumedRun | None") -> Dataset:
+    """The dataset, which must fit the model. Its vocabulary is that of the run that goes on, or of
+    the one whose weights a new run starts with, or else its own."""
+    vocabulary = None
+    if saved is not None:
+        vocabulary = saved.run.vocabulary
+    elif init is not None:
+        vocabulary = init.run.vocabulary
+    dataset = open_dataset(settings, vocabulary=vocabulary)
+    if saved is not None:
+        saved.check_data(dataset.facts)
+    if init is not None:
+        init.check_symbols(dataset)
+    check_dataset(settings, dataset)
+    return dataset
 
 
 def new_model(
@@ -151,22 +213,22 @@ def new_model(
     return model.to(device)
 
 
-def start_of(settings: Settings) -> "Start | None":
+def open_init_run(settings: Settings) -> "InitRun | None":
     """The run whose weights a new training starts with; None for fresh weights."""
     if settings.train.init is None:
         return None
-    from toytrans.training.start import Start
+    from toytrans.training.init_run import InitRun
 
-    return Start(settings)
+    return InitRun(settings)
 
 
-def open_graphs(
+def open_cuda_steps(
     settings: Settings,
     device: torch.device,
     precision: Precision,
     processes: int,
     report: Callable[[str], object],
-) -> "StepGraphs | None":
+) -> "CudaSteps | None":
     """What takes the steps of a run on a CUDA device; None on others, where all are eager."""
     if device.type != "cuda":
         return None
@@ -175,7 +237,7 @@ def open_graphs(
     return graphs_on_cuda(settings, device, precision, processes, report)
 
 
-def _opening(trainer: Trainer, writer: RunWriter) -> list[str]:
+def _first_sentences(trainer: Trainer, writer: RunWriter) -> list[str]:
     """The run, where it is trained, and what a scheme of positions other than the paper's is
     given."""
     model, threads = trainer.model, torch.get_num_threads()
@@ -183,8 +245,8 @@ def _opening(trainer: Trainer, writer: RunWriter) -> list[str]:
     first = f"{writer.path}: {trainer.device}, {trainer.precision}"
     if processes > 1:
         first += f", {processes} processes"
-    if trainer.step_graphs is not None:
-        why = trainer.step_graphs.why_eager
+    if trainer.cuda_steps is not None:
+        why = trainer.cuda_steps.why_eager
         first += f", eager steps ({why})" if why else ", CUDA graphs"
     if trainer.device.type == "cpu" and threads > 1:
         first += f", {threads} threads"

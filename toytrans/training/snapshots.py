@@ -29,7 +29,7 @@ HALVINGS = 6
 """Of 400 steps, those of 200, 100, 50, 25, 12 and 6 are kept, and step 0."""
 
 MOST_BYTES = 2**23
-"""Of a snapshot: twice what the largest has."""
+"""The largest snapshot that is read: twice what one of the largest model has."""
 
 
 def keep_snapshot(run: Path, model: Seq2Seq, step: int, max_steps: int) -> None:

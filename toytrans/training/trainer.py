@@ -44,7 +44,7 @@ from toytrans.training.snapshots import keep_snapshot
 from toytrans.training.writer import RunWriter
 
 if TYPE_CHECKING:
-    from toytrans.training.graphs import StepGraphs
+    from toytrans.training.graphs import CudaSteps
 
 SECONDS_BETWEEN_SAVES = 60.0
 """A checkpoint is written after every evaluation, and at least this often."""
@@ -56,7 +56,7 @@ class Trainer:
     writer: keeps records and checkpoints. None keeps nothing, as in every process but the first.
     signals: the numbers of those that were received. The first one lets the running step end, and
         saves.
-    step_graphs: takes the steps on a GPU, as CUDA graphs where it can.
+    cuda_steps: takes the steps on a GPU, as CUDA graphs where it can.
     progress: what was trained so far.
     stop_reason: why training has ended; None while it goes on.
     not_finite: the name of the number that shows that training has diverged; else empty.
@@ -71,7 +71,7 @@ class Trainer:
         precision: Precision,
         writer: RunWriter | None = None,
         signals: list[int] | None = None,
-        step_graphs: "StepGraphs | None" = None,
+        cuda_steps: "CudaSteps | None" = None,
     ) -> None:
         self.settings = settings
         self.dataset = dataset
@@ -79,7 +79,7 @@ class Trainer:
         self.precision = precision
         self.writer = writer
         self.signals = [] if signals is None else signals
-        self.step_graphs = step_graphs
+        self.cuda_steps = cuda_steps
         self.device = next(model.parameters()).device
         self.optimizer = AdamW(model, settings.train)
         self.objective = objective_of(settings.fault)
@@ -98,7 +98,11 @@ class Trainer:
 
     def train(self) -> Iterator[Record]:
         """Train until the first limit. Yields a record every `log_every` steps and after every
-        evaluation. Raises UserError if memory runs out or a file cannot be written."""
+        evaluation, but none where no step is taken.
+
+        A training that comes to its end is evaluated and saved; one that is interrupted is only
+        saved; one that diverges only gets its record. Raises UserError if a file cannot be written.
+        """
         train, progress = self.settings.train, self.progress
         self._lap()
         self.model.train()
@@ -124,6 +128,7 @@ class Trainer:
                     self._look_for_divergence()
 
                 if records or self.not_finite:
+                    progress.elapsed_s += self._lap()  # of a device that was waited for
                     record = self._sum_up_steps()
                     if evaluates and not self.not_finite:
                         record |= self._evaluate()
@@ -167,10 +172,10 @@ class Trainer:
         parts = [self.objective.prepare(each.batch) for each in dealt]
         divisor = sum(self.objective.divisor(part) for part in parts)
         lr = learning_rate(progress.step + 1, self.settings.train)
-        if self.step_graphs is None:
+        if self.cuda_steps is None:
             loss, self._grad_norm = self.update(parts, divisor, lr)
         else:
-            loss, self._grad_norm = self.step_graphs.take(self.update, parts, divisor, lr)
+            loss, self._grad_norm = self.cuda_steps.take(self.update, parts, divisor, lr)
         self._loss_sum = self._loss_sum + loss
         progress.step += 1
         progress.pairs_used = dealt[-1].pairs_used

@@ -30,11 +30,11 @@ class Absolute(Positions):
         super().__init__(settings, vocabulary)
         self.rows, self.room = settings.max_positions, settings.max_length
         self.random = settings.random_positions
-        fixed = permutation(settings.max_positions or 0, Use.RANDOM_PLACES)[
-            : settings.max_length or 0
-        ]
-        self.register_buffer("fixed", fixed.sort().values, persistent=False)
-        self.fixed: Tensor
+        self.fixed: Tensor  # the places of evaluation
+        if self.random:
+            assert settings.max_positions and settings.max_length
+            places = permutation(settings.max_positions, Use.RANDOM_PLACES)[: settings.max_length]
+            self.register_buffer("fixed", places.sort().values, persistent=False)
 
     def embed(self, x: Tensor, start: int = 0) -> Tensor:
         """x (B, L, D) with the vectors of its places. Raises UserError past the table's room."""

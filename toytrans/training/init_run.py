@@ -21,7 +21,7 @@ MOST_NAMED = 3
 """So many symbols that differ are named in an error."""
 
 
-class Start:
+class InitRun:
     """The run that a training starts from."""
 
     def __init__(self, settings: Settings) -> None:

@@ -91,3 +91,15 @@ def test_a_run_that_was_killed_before_its_first_checkpoint_starts_from_the_other
     gone_on = command("train", "--resume", "--out", "begun")
     assert gone_on.code == 0 and "starts from the weights of" in gone_on.err
     assert equal(weights("begun"), weights("first"))
+
+
+def test_a_resume_without_the_other_run_is_refused_and_the_other_may_lie_elsewhere(
+    first: Path, command: Command, refused
+):
+    begun = ("train", "c.yaml", "--set", "train.max_steps=1", "--init", "first", "--out", "begun")
+    assert command(*begun).code == 0
+    longer = ("--resume", "--out", "begun", "--set", "train.max_steps=2")
+    assert "train.init" in refused("train", "c.yaml", *longer)
+    first.rename("moved")
+    gone_on = command("train", "c.yaml", "--init", "moved", *longer)
+    assert gone_on.code == 0 and "resumed at step 1" in gone_on.err
