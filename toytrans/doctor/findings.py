@@ -1,10 +1,11 @@
-"""What looks wrong in a run: each rule reads a snapshot and yields findings with their remedies.
+"""What looks wrong in a run: a table of rules, each of which reads what is known of a run.
 
-The bounds were set on measured runs, sound and faulty; EXPERIMENTS.md lists them. A run that solved
-its task is not asked why it learned so little.
+    Run -> RunSnapshot (record.py) -> RULES, each asked of the runs that it fits -> findings
+
+The bounds were set on measured runs, sound and faulty; EXPERIMENTS.md lists them.
 """
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from statistics import median
 from typing import Literal, NamedTuple
 
@@ -13,17 +14,19 @@ from toytrans.doctor.record import RunSnapshot
 from toytrans.exercises.fault_cards import CARDS
 from toytrans.training.folder import Record
 
+Severity = Literal["wrong", "odd"]
+"""wrong: something is broken; odd: it should be different."""
+
 
 class Finding(NamedTuple):
     """One finding about a run.
 
-    severity: wrong: something is broken; odd: it should be different.
     checks: those of `toytrans check` that give more information.
     cards: faults with the same symptom.
     """
 
     name: str
-    severity: Literal["wrong", "odd"]
+    severity: Severity
     what: str
     evidence: str
     remedy: str
@@ -31,57 +34,104 @@ class Finding(NamedTuple):
     cards: tuple[str, ...] = ()
 
 
-SOLVED = 0.9
-"""The exact match on validation data from which a run counts as solved."""
+class Seen(NamedTuple):
+    """What a rule sees in a run. what: in place of the sentence of the rule."""
 
-ROUNDING = 0.02
-"""The share of validation pairs whose decoding may differ from teacher forcing by rounding."""
+    evidence: str
+    remedy: str
+    what: str = ""
 
-GAP, OTHER, BY_HEART = 0.1, 3.0, 2.0
-"""A validation loss counts as higher if it exceeds the training loss by GAP nats and by a factor:
-OTHER for endless training pairs (faults give 50 and more), BY_HEART for a finite set."""
 
-RISING, FALLING = 1.2, 0.9
-"""The loss rises if its last quarter is above RISING times the third, plus GAP. It still falls if
-its last quarter is below FALLING times the third."""
+Looks = Callable[[RunSnapshot], Iterator[Seen]]
+"""Yields what is seen in a run: as a rule nothing."""
 
-LOST, NOISE = 0.05, 2.1
-"""A loss of exact match counts above LOST and above three standard errors, which are at most
-NOISE / root of the pairs."""
 
-IGNORANT = 0.95
-"""Above this share of the entropy of target tokens, a loss owes nothing to the source."""
+class Rule(NamedTuple):
+    """One row of the table: what a finding is called and says, which runs are asked, and how.
 
-CLIMBED, DEAD = 1.2, 1e-3
-"""A loss has climbed above CLIMBED times its first value; a gradient below DEAD has vanished."""
+    checks, cards: as of a finding.
+    """
+
+    name: str
+    severity: Severity
+    what: str
+    asked_of: Callable[[RunSnapshot], bool]
+    look: Looks
+    checks: tuple[str, ...] = ()
+    cards: tuple[str, ...] = ()
 
 
 def examine(run: RunSnapshot) -> list[Finding]:
     """All findings of a run, the worst first; what its config says of a fault comes last."""
-    rules = [damaged_files, ended_badly, odd_data]
-    if run.records and not run.diverged:
-        rules += [wrong_outputs, worse_on_new_pairs, was_better]
-        if run.best is None or run.best["valid_exact_match"] < SOLVED:
-            train = run.config.train
-            stopped_early = not run.finished and run.step < train.max_steps / 2
-            if not stopped_early and run.step >= (train.warmup_steps or 0):
-                rules += [learned_too_little, unseen_lengths]
-            rules.append(rate)
-    findings = [finding for rule in rules for finding in rule(run)]
-    findings.sort(key=lambda finding: finding.severity != "wrong")
-    return [*findings, *fault_of_config(run)]
-
-
-def fault_of_config(run: RunSnapshot) -> Iterator[Finding]:
-    """A fault that the config names."""
+    found = [Finding(each.name, "odd", each.title, each.what, each.remedy) for each in run.of_data]
+    for rule in RULES:
+        for seen in rule.look(run) if rule.asked_of(run) else ():
+            about = rule.name, rule.severity, seen.what or rule.what, seen.evidence, seen.remedy
+            found.append(Finding(*about, rule.checks, rule.cards))
+    found.sort(key=lambda finding: finding.severity != "wrong")
     if fault := openly_named_fault(run.config.fault):
         card, what = CARDS[fault], f"The config names a planted fault: {fault}."
         remedy = "train without --break, and with fault: null in the config"
-        yield Finding("fault", "wrong", what, card.what, remedy, card.checks, (fault,))
+        found.append(Finding("fault", "wrong", what, card.what, remedy, card.checks, (fault,)))
+    return found
 
 
-def damaged_files(run: RunSnapshot) -> Iterator[Finding]:
-    """Checkpoints that cannot be read, or are gone."""
+# Which runs are asked --------------------------------------------------------------------------
+
+SOLVED = 0.9
+"""The exact match on validation data from which a run counts as solved, and is not asked why it
+learned so little."""
+
+
+def every(run: RunSnapshot) -> bool:
+    return True
+
+
+def trained(run: RunSnapshot) -> bool:
+    """A run that has records, and did not diverge."""
+    return bool(run.records) and not run.diverged
+
+
+def evaluated(run: RunSnapshot) -> bool:
+    """A trained run with an evaluation, whose validation targets are known."""
+    return trained(run) and bool(run.evaluations) and run.targets is not None
+
+
+def unsolved(run: RunSnapshot) -> bool:
+    """A trained run that has not solved its task."""
+    return trained(run) and (run.best is None or run.best["valid_exact_match"] < SOLVED)
+
+
+def tried(run: RunSnapshot) -> bool:
+    """An unsolved run that was trained for long enough to have learned something."""
+    train = run.config.train
+    stopped_early = not run.finished and run.step < train.max_steps / 2
+    return unsolved(run) and not stopped_early and run.step >= (train.warmup_steps or 0)
+
+
+def settled(run: RunSnapshot) -> bool:
+    """A finished run that has learned something, but is left with a loss."""
+    enough = tried(run) and run.finished and len(run.records) >= 8
+    return enough and run.settled_loss >= HIGHER_BY and not knows_no_source(run)
+
+
+def knows_no_source(run: RunSnapshot) -> bool:
+    """Whether the loss is about that of guessing by the frequencies of tokens."""
+    return run.targets is not None and run.settled_loss > GUESSING * run.targets.entropy
+
+
+def finished_and_tried(run: RunSnapshot) -> bool:
+    return run.finished and tried(run)
+
+
+def unfinished_and_tried(run: RunSnapshot) -> bool:
+    return not run.finished and tried(run)
+
+
+# Files and the end of a training ---------------------------------------------------------------
+
+
+def damaged_checkpoint(run: RunSnapshot) -> Iterator[Seen]:
     sound = [step for step, damage in run.damage.items() if not damage]
     for step, damage in run.damage.items():
         if damage:
@@ -90,207 +140,235 @@ def damaged_files(run: RunSnapshot) -> Iterator[Finding]:
                 nearest = max((each for each in sound if each < step), default=sound[0])
                 remedy = f"that of step {nearest} can be: --checkpoint {nearest}"
             what = f"The checkpoint of step {step} cannot be used."
-            evidence = damage.partition("; ")[0]
-            yield Finding("damaged_checkpoint", "wrong", what, evidence, remedy)
+            yield Seen(damage.partition("; ")[0], remedy, what)
+
+
+def no_checkpoint(run: RunSnapshot) -> Iterator[Seen]:
     if run.finished and not run.damage and not run.diverged:
-        what, evidence = "Training has ended, but its checkpoints are gone.", f"step {run.step:,}"
-        remedy = "--resume trains again from the start"
-        yield Finding("no_checkpoint", "wrong", what, f"{evidence} was reached", remedy)
+        yield Seen(f"step {run.step:,} was reached", "--resume trains again from the start")
 
 
-def ended_badly(run: RunSnapshot) -> Iterator[Finding]:
-    """A training that diverged, did not start, or did not end."""
-    train, records = run.config.train, run.records
-    if not records:
-        what, evidence = "There is no record of a training.", "metrics.jsonl holds no record"
-        yield Finding("untrained", "odd", what, evidence, "toytrans train; --resume continues")
-    elif run.diverged:
-        broken = next(record for record in records if "diverged" in record)
-        before = [r for r in records if r["step"] < broken["step"]]
+def untrained(run: RunSnapshot) -> Iterator[Seen]:
+    if not run.records:
+        yield Seen("metrics.jsonl holds no record", "toytrans train; --resume continues")
+
+
+def diverged(run: RunSnapshot) -> Iterator[Seen]:
+    if run.diverged:
+        train = run.config.train
+        broken = next(record for record in run.records if "diverged" in record)
+        before = [record for record in run.records if record["step"] < broken["step"]]
         evidence = f"{broken['diverged']} not finite by step {broken['step']}"
         evidence += f", rate {broken['lr']:.2g}"
         if before:
             evidence += f"; loss {before[-1]['loss']:.3g} at step {before[-1]['step']}"
         also = "set train.clip_norm: 1.0" if train.clip_norm is None else "warm up for longer"
-        remedy = f"lower train.lr {train.lr:g}, and {also}"
-        yield Finding("diverged", "wrong", "Training diverged.", evidence, remedy)
-    elif not run.finished:
-        what = "Training was interrupted, or is still running."
-        evidence = f"step {run.step:,} of {train.max_steps:,}, rate {records[-1]['lr']:.2g} of "
-        evidence += f"{train.lr:.2g} at its peak"
-        yield Finding("cut_short", "odd", what, evidence, "continue with --resume")
+        yield Seen(evidence, f"lower train.lr {train.lr:g}, and {also}")
 
 
-def odd_data(run: RunSnapshot) -> Iterator[Finding]:
-    """What is odd about the files: it may be why the model learned too little from them."""
-    for finding in run.of_data:
-        yield Finding(finding.name, "odd", finding.title, finding.what, finding.remedy)
+def cut_short(run: RunSnapshot) -> Iterator[Seen]:
+    if not run.finished:
+        train = run.config.train
+        evidence = f"step {run.step:,} of {train.max_steps:,}, rate {run.records[-1]['lr']:.2g} of "
+        yield Seen(f"{evidence}{train.lr:.2g} at its peak", "continue with --resume")
 
 
-def wrong_outputs(run: RunSnapshot) -> Iterator[Finding]:
-    """More wrong outputs than wrong tokens, or one wrong token in nearly every output.
+# Outputs beside tokens -------------------------------------------------------------------------
 
-    In a sound model the first wrong token of an output is wrong under teacher forcing too. Random
-    errors leave more outputs right than one error in each.
+ROUNDING = 0.02
+"""The share of validation pairs whose decoding may differ from teacher forcing by rounding."""
+
+
+def wrong_shares(run: RunSnapshot) -> tuple[float, float]:
+    """Of the last evaluation: the share of wrong outputs, and the wrong tokens of a pair when it is
+    fed the target.
+
+    In a sound model the first wrong token of an output is wrong under teacher forcing too.
     """
-    if run.targets is None or not run.evaluations:
-        return
+    assert run.targets is not None
     last = run.evaluations[-1]
-    exact, accuracy = last["valid_exact_match"], last["valid_token_accuracy"]
-    outputs, tokens = 1 - exact, (1 - accuracy) * run.targets.mean_tokens
+    tokens = (1 - last["valid_token_accuracy"]) * run.targets.mean_tokens
+    return 1 - last["valid_exact_match"], tokens
+
+
+def reads_the_future(run: RunSnapshot) -> Iterator[Seen]:
+    """More wrong outputs than wrong tokens."""
+    outputs, tokens = wrong_shares(run)
     if outputs > tokens + ROUNDING:
-        yield Finding(
-            "reads_the_future",
-            "wrong",
-            "Correct when fed the target, wrong when decoding alone: the decoder sees its labels.",
-            f"{measured(last)}. Decoding alone, {outputs:.0%} of the outputs are wrong. Fed the "
-            f"target, a pair has {tokens:.2f} wrong tokens. A sound model has at least one wrong "
-            "token where it has a wrong output.",
+        yield Seen(
+            f"{measured(run.evaluations[-1])}. Decoding alone, {outputs:.0%} of the outputs are "
+            f"wrong. Fed the target, a pair has {tokens:.2f} wrong tokens. A sound model has at "
+            "least one wrong token where it has a wrong output.",
             "check the decoder's mask and the shift of the targets",
-            ("future", "steps"),
-            ("no_causal", "triangle_off_by_one", "mask_flipped"),
         )
-    chance = run.targets.by_chance(accuracy)
+
+
+def one_error_each(run: RunSnapshot) -> Iterator[Seen]:
+    """One wrong token in nearly every output. Random errors leave more outputs right."""
+    assert run.targets is not None
+    last, (outputs, tokens) = run.evaluations[-1], wrong_shares(run)
+    chance = run.targets.by_chance(last["valid_token_accuracy"])
+    exact = last["valid_exact_match"]
     if exact < chance / 2 and chance - exact > 0.2 and abs(tokens / outputs - 1) <= 0.2:
-        yield Finding(
-            "one_error_each",
-            "wrong",
-            "Nearly every output has exactly one wrong token, as if the end were never learned.",
+        yield Seen(
             f"{measured(last)}. A pair has {tokens:.2f} wrong tokens. Errors at random places "
             f"would leave {chance:.2f} of the outputs right.",
             "toytrans eval shows whether the ends are wrong; check what the loss ignores",
-            ("labels",),
-            ("pad_is_eos",),
         )
 
 
-def worse_on_new_pairs(run: RunSnapshot) -> Iterator[Finding]:
-    """A validation loss far above the training loss.
+# Validation beside training --------------------------------------------------------------------
 
-    The training loss includes the steps just before the evaluation, so a training that diverges
-    for a moment raises no alarm. Endless pairs cannot be memorized, so the cause is another one.
+HIGHER_BY, TIMES_ENDLESS, TIMES_FINITE = 0.1, 3.0, 2.0
+"""A validation loss counts as higher if it exceeds the training loss by so many nats and by a
+factor: another one for endless training pairs, where faults give 50 and more, than for a finite
+set, which may be learned by heart."""
+
+LOST, NOISE = 0.05, 2.1
+"""A loss of exact match counts from LOST on and above three standard errors, which are at most
+NOISE / root of the pairs."""
+
+
+def losses_at_end(run: RunSnapshot) -> tuple[float, float] | None:
+    """The losses in training and in validation, above those of a perfect model, where the second is
+    far above the first; else None.
+
+    The training loss includes the steps just before the evaluation, so a training that diverges for
+    a moment raises no alarm.
     """
-    if not run.evaluations or run.targets is None or valid_is_longer(run):
-        return
-    last, endless = run.evaluations[-1], run.targets.train_size is None
-    floor, valid_floor = run.floors
+    if valid_is_longer(run):
+        return None
+    assert run.targets is not None
+    last, (floor, valid_floor) = run.evaluations[-1], run.floors
     train = max(run.loss_of(0.75, 1, until=last["step"]), last["loss"] - floor)
     valid = last["valid_loss"] - valid_floor
-    if valid < train + GAP or valid < (OTHER if endless else BY_HEART) * train:
-        return
-    evidence = f"training loss {train:.4f}, {measured(last)}, validation loss {valid:.4f}"
-    if endless:
-        yield Finding(
-            "trained_on_something_else",
-            "wrong",
-            "New pairs are far worse than training pairs, although every training pair was new.",
-            evidence,
-            "training and validation data differ: check pads, start and labels",
-            ("pads", "labels"),
-            ("pad_visible", "wrong_start", "labels_not_shifted", "pad_is_eos"),
+    times = TIMES_ENDLESS if run.targets.train_size is None else TIMES_FINITE
+    return None if valid < train + HIGHER_BY or valid < times * train else (train, valid)
+
+
+def losses_in_words(run: RunSnapshot, losses: tuple[float, float]) -> str:
+    train, valid = losses
+    seen = f"training loss {train:.4f}, {measured(run.evaluations[-1])}"
+    return f"{seen}, validation loss {valid:.4f}"
+
+
+def trained_on_something_else(run: RunSnapshot) -> Iterator[Seen]:
+    """Endless pairs cannot be memorized, so the cause is another one."""
+    assert run.targets is not None
+    if run.targets.train_size is None and (losses := losses_at_end(run)):
+        remedy = "training and validation data differ: check pads, start and labels"
+        yield Seen(losses_in_words(run, losses), remedy)
+
+
+def overfitted(run: RunSnapshot) -> Iterator[Seen]:
+    assert run.targets is not None
+    if run.targets.train_size is not None and (losses := losses_at_end(run)):
+        lowest = min(run.evaluations, key=lambda record: record["valid_loss"])
+        yield Seen(
+            f"{losses_in_words(run, losses)}, lowest {lowest['valid_loss']:.4f} at step "
+            f"{lowest['step']:,}; {run.targets.train_size:,} pairs, each seen {run.epochs:.0f} "
+            "times",
+            "what is odd about the data comes first; then " * bool(run.of_data)
+            + "more pairs (data.train_examples), model.dropout, or train.patience to stop earlier",
         )
-        return
-    lowest = min(run.evaluations, key=lambda record: record["valid_loss"])
-    yield Finding(
-        "overfitted",
-        "odd",
-        "The model memorized its training pairs and is far worse on new ones.",
-        f"{evidence}, lowest {lowest['valid_loss']:.4f} at step {lowest['step']:,}; "
-        f"{run.targets.train_size:,} pairs, each seen {run.epochs:.0f} times",
-        "what is odd about the data comes first; then " * bool(run.of_data)
-        + "more pairs (data.train_examples), model.dropout, or train.patience to stop earlier",
-    )
 
 
-def was_better(run: RunSnapshot) -> Iterator[Finding]:
+def best_long_before(run: RunSnapshot) -> Iterator[Seen]:
     """A last evaluation far below the best one."""
     if run.best is not None and run.finished:
         last, pairs = run.evaluations[-1], len(run.targets.tokens) if run.targets else 1
         lost = run.best["valid_exact_match"] - last["valid_exact_match"]
         if lost > max(LOST, NOISE / pairs**0.5):
-            evidence = f"{measured(run.best)}, {measured(last)}"
             remedy = "the best checkpoint is kept and used by default; lower train.lr"
-            what = "An earlier checkpoint was better."
-            yield Finding("best_long_before", "odd", what, evidence, remedy)
+            yield Seen(f"{measured(run.best)}, {measured(last)}", remedy)
 
 
-def learned_too_little(run: RunSnapshot) -> Iterator[Finding]:
-    """A loss that never fell, stopped falling, or was still falling; a gradient near zero."""
-    end, train = run.settled_loss, run.config.train
+def unseen_lengths(run: RunSnapshot) -> Iterator[Seen]:
+    """Validation pairs longer or shorter than any that was trained."""
+    if valid_is_longer(run) and not run.config.model.source_bos:
+        spans = run.facts.train_length, run.config.data.valid_length
+        seen, valid = (" to ".join(map(str, span or ("?",))) for span in spans)
+        remedy = "only anchored positions reach further; toytrans eval reports lengths beyond apart"
+        yield Seen(f"trained {seen}, valid {valid}", remedy)
+
+
+# The course of the loss ------------------------------------------------------------------------
+
+GUESSING = 0.95
+"""Above this share of the entropy of target tokens, a loss owes nothing to the source."""
+
+RISING, FALLING = 1.2, 0.9
+"""The loss rises if its last quarter is above RISING times the third, plus HIGHER_BY. It still
+falls if its last quarter is below FALLING times the third."""
+
+CLIMBED, NO_GRADIENT = 1.2, 1e-3
+"""A loss has climbed above CLIMBED times its first value; a gradient below NO_GRADIENT has
+vanished."""
+
+
+def vanished(run: RunSnapshot) -> Iterator[Seen]:
     middle = median(record["grad_norm"] for record in run.records[len(run.records) // 2 :])
-    if middle < DEAD and end > GAP:
-        what = "The gradient has vanished, although much is left to learn."
-        evidence = f"median norm {middle:.1e}, loss {end:.2f}"
+    if middle < NO_GRADIENT and run.settled_loss > HIGHER_BY:
         remedy = "check that every layer is reached; lower train.lr"
-        faults: tuple[str, ...] = ("no_residual", "no_norm")
-        yield Finding("vanished", "wrong", what, evidence, remedy, ("sublayers",), faults)
-    if run.targets is not None and end > IGNORANT * run.targets.entropy:
-        yield Finding(
-            "learned_nothing",
-            "wrong" if run.finished else "odd",
-            "The model learned nothing from the source.",
-            f"loss {end:.2f}; token frequencies alone would give {run.targets.entropy:.2f}",
+        yield Seen(f"median norm {middle:.1e}, loss {run.settled_loss:.2f}", remedy)
+
+
+def learned_nothing(run: RunSnapshot) -> Iterator[Seen]:
+    if run.targets is not None and knows_no_source(run):
+        train, guessed = run.config.train, run.targets.entropy
+        yield Seen(
+            f"loss {run.settled_loss:.2f}; token frequencies alone would give {guessed:.2f}",
             f"check the model, then train.lr {train.lr:g} (too high or too low) and "
             f"train.max_steps {train.max_steps:,}",
-            ("order", "labels", "sublayers"),
         )
-        return
-    if len(run.records) < 8 or end < GAP or not run.finished:
-        return
-    third = run.loss_of(0.5, 0.75)
+
+
+def last_quarters(run: RunSnapshot) -> str:
+    """The loss of the last two quarters, and the last evaluation."""
+    third, end = run.loss_of(0.5, 0.75), run.settled_loss
     evidence = f"loss {third:.3f} in the third quarter, {end:.3f} in the last"
     if run.targets is not None and run.evaluations:
         last = run.evaluations[-1]
         chance = run.targets.by_chance(last["valid_token_accuracy"])
         evidence += f"; {measured(last)} (errors at random places would give {chance:.3f})"
-    if end < FALLING * third:
-        what = "The loss was still falling when training ended."
-        remedy = f"raise train.max_steps {train.max_steps:,}"
-        yield Finding("too_short", "odd", what, evidence, remedy)
-    elif end <= RISING * third + GAP:
-        yield Finding(
-            "plateau",
-            "odd",
-            "The loss stopped falling far above zero.",
-            evidence,
+    return evidence
+
+
+def too_short(run: RunSnapshot) -> Iterator[Seen]:
+    if run.settled_loss < FALLING * run.loss_of(0.5, 0.75):
+        yield Seen(last_quarters(run), f"raise train.max_steps {run.config.train.max_steps:,}")
+
+
+def plateau(run: RunSnapshot) -> Iterator[Seen]:
+    third = run.loss_of(0.5, 0.75)
+    if FALLING * third <= run.settled_loss <= RISING * third + HIGHER_BY:
+        remedy = (
             "check whether the model can tell places apart, then try another train.lr, more steps "
-            "and a larger model",
-            ("order", "sublayers"),
-            ("no_position", "no_residual"),
+            "and a larger model"
         )
+        yield Seen(last_quarters(run), remedy)
 
 
-def rate(run: RunSnapshot) -> Iterator[Finding]:
-    """A warm-up that never ended, a loss that rose."""
-    train, records = run.config.train, run.records
-    remedy = f"lower train.lr {train.lr:g}, or use a longer warm-up"
+def still_warming_up(run: RunSnapshot) -> Iterator[Seen]:
+    train = run.config.train
     if run.step < (train.warmup_steps or 0):
-        what = "The learning rate never reached its peak."
         evidence = f"{run.step:,} steps of {train.warmup_steps:,} of warm-up, rate "
-        evidence += f"{records[-1]['lr']:.2g} of {train.lr:.2g}"
-        fewer = "fewer train.warmup_steps, or more time (train.max_steps, train.max_seconds)"
-        yield Finding("still_warming_up", "odd", what, evidence, fewer)
-    first, highest = records[0]["loss"], max(records, key=lambda record: record["loss"])
+        evidence += f"{run.records[-1]['lr']:.2g} of {train.lr:.2g}"
+        remedy = "fewer train.warmup_steps, or more time (train.max_steps, train.max_seconds)"
+        yield Seen(evidence, remedy)
+
+
+def unstable(run: RunSnapshot) -> Iterator[Seen]:
+    remedy = f"lower train.lr {run.config.train.lr:g}, or use a longer warm-up"
+    first = run.records[0]["loss"]
+    highest = max(run.records, key=lambda record: record["loss"])
     third, end = run.loss_of(0.5, 0.75), run.settled_loss
-    what, evidence = "The loss rose above its initial value.", ""
     if highest["loss"] > CLIMBED * first:
         evidence = f"{first:.2f} at first, {highest['loss']:.2f} at step {highest['step']:,}"
-    elif len(records) >= 8 and end > RISING * third + GAP:
-        what = "The loss rose at the end."
+        yield Seen(evidence, remedy, "The loss rose above its initial value.")
+    elif len(run.records) >= 8 and end > RISING * third + HIGHER_BY:
         evidence = f"{third:.3f} in the third quarter, {end:.3f} in the last"
-    if evidence:
-        yield Finding("unstable", "odd", what, evidence, remedy)
-
-
-def unseen_lengths(run: RunSnapshot) -> Iterator[Finding]:
-    """Validation pairs longer or shorter than any that was trained."""
-    if valid_is_longer(run) and not run.config.model.source_bos:
-        what = "Validation data has lengths that were never trained."
-        spans = run.facts.train_length, run.config.data.valid_length
-        trained, valid = (" to ".join(map(str, span or ("?",))) for span in spans)
-        remedy = "only anchored positions reach further; toytrans eval reports lengths beyond apart"
-        evidence = f"trained {trained}, valid {valid}"
-        yield Finding("unseen_lengths", "odd", what, evidence, remedy)
+        yield Seen(evidence, remedy, "The loss rose at the end.")
 
 
 def measured(record: Record) -> str:
@@ -305,3 +383,101 @@ def valid_is_longer(run: RunSnapshot) -> bool:
     """Whether validation data has lengths outside the training lengths."""
     valid, (low, high) = run.config.data.valid_length, run.facts.train_length
     return valid is not None and (valid[0] < low or valid[1] > high)
+
+
+# The table -------------------------------------------------------------------------------------
+
+NOTHING = "The model learned nothing from the source."
+LOOK_AT_LAYERS = ("order", "labels", "sublayers")
+
+RULES = (
+    Rule("damaged_checkpoint", "wrong", "A checkpoint cannot be used.", every, damaged_checkpoint),
+    Rule(
+        "no_checkpoint",
+        "wrong",
+        "Training has ended, but its checkpoints are gone.",
+        every,
+        no_checkpoint,
+    ),
+    Rule("untrained", "odd", "There is no record of a training.", every, untrained),
+    Rule("diverged", "wrong", "Training diverged.", every, diverged),
+    Rule("cut_short", "odd", "Training was interrupted, or is still running.", trained, cut_short),
+    Rule(
+        "reads_the_future",
+        "wrong",
+        "Correct when fed the target, wrong when decoding alone: the decoder sees its labels.",
+        evaluated,
+        reads_the_future,
+        ("future", "steps"),
+        ("no_causal", "triangle_off_by_one", "mask_flipped"),
+    ),
+    Rule(
+        "one_error_each",
+        "wrong",
+        "Nearly every output has exactly one wrong token, as if the end were never learned.",
+        evaluated,
+        one_error_each,
+        ("labels",),
+        ("pad_is_eos",),
+    ),
+    Rule(
+        "trained_on_something_else",
+        "wrong",
+        "New pairs are far worse than training pairs, although every training pair was new.",
+        evaluated,
+        trained_on_something_else,
+        ("pads", "labels"),
+        ("pad_visible", "wrong_start", "labels_not_shifted", "pad_is_eos"),
+    ),
+    Rule(
+        "overfitted",
+        "odd",
+        "The model memorized its training pairs and is far worse on new ones.",
+        evaluated,
+        overfitted,
+    ),
+    Rule("best_long_before", "odd", "An earlier checkpoint was better.", trained, best_long_before),
+    Rule(
+        "vanished",
+        "wrong",
+        "The gradient has vanished, although much is left to learn.",
+        tried,
+        vanished,
+        ("sublayers",),
+        ("no_residual", "no_norm"),
+    ),
+    Rule("learned_nothing", "wrong", NOTHING, finished_and_tried, learned_nothing, LOOK_AT_LAYERS),
+    Rule("learned_nothing", "odd", NOTHING, unfinished_and_tried, learned_nothing, LOOK_AT_LAYERS),
+    Rule(
+        "too_short",
+        "odd",
+        "The loss was still falling when training ended.",
+        settled,
+        too_short,
+    ),
+    Rule(
+        "plateau",
+        "odd",
+        "The loss stopped falling far above zero.",
+        settled,
+        plateau,
+        ("order", "sublayers"),
+        ("no_position", "no_residual"),
+    ),
+    Rule(
+        "unseen_lengths",
+        "odd",
+        "Validation data has lengths that were never trained.",
+        tried,
+        unseen_lengths,
+    ),
+    Rule(
+        "still_warming_up",
+        "odd",
+        "The learning rate never reached its peak.",
+        unsolved,
+        still_warming_up,
+    ),
+    Rule("unstable", "odd", "The loss rose.", unsolved, unstable),
+)
+"""In the order in which findings of one severity are told."""
