@@ -26,9 +26,9 @@ from toytrans.checks import run
 from toytrans.checks.adapters import TorchTransformer
 from toytrans.checks.adapters.toytrans import of_model
 from toytrans.checks.rules import CAUSES, CHECKS
+from toytrans.config.fault_cards import CARDS
 from toytrans.config.faults import FAULTS
 from toytrans.errors import UserError
-from toytrans.exercises.fault_cards import CARDS
 from toytrans.model.build import build_model
 from toytrans.testing import CheckFailed, assert_sound
 

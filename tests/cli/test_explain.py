@@ -12,7 +12,8 @@ from toytrans.checks.rules import CHECKS
 from toytrans.config.faults import FAULTS
 from toytrans.config.load import load_config
 from toytrans.data.tasks import TASKS
-from toytrans.glossary import card, keys, new_config
+from toytrans.glossary import card, keys
+from toytrans.new_config import new_config
 from toytrans.resolve import resolve
 
 pytestmark = pytest.mark.usefixtures("here")

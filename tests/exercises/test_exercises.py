@@ -10,10 +10,10 @@ from pathlib import Path
 import pytest
 from conftest import ROOT, Command
 
+from toytrans.config.fault_cards import CARDS
 from toytrans.config.faults import FAULTS, decoded_fault, hide
 from toytrans.config.load import load_config
 from toytrans.exercises.exercise import DRAWN, draw
-from toytrans.exercises.fault_cards import CARDS
 
 pytestmark = pytest.mark.usefixtures("here")
 SMALL = ["model.d_model=16", "model.d_ff=16", "data.batch_tokens=256", "data.valid_examples=20"]

@@ -7,19 +7,16 @@ import typer
 from rich.table import Table
 from rich.text import Text
 
-from toytrans.checks.rules import CAUSES, CHECKS
 from toytrans.cli.common import ConfigOption, TrustCode
 from toytrans.cli.terminal import output, plain, plain_lines, print_table
-from toytrans.config.faults import FAULTS
-from toytrans.data.tasks import TASKS
 from toytrans.errors import UserError
 from toytrans.files import json_text
-from toytrans.glossary import LISTS, card, card_of_config, json_schema, keys, listed
+from toytrans.glossary import KINDS, card, card_of_config, json_schema, listed
 
 
 def _names() -> list[str]:
     """What completes a NAME."""
-    return [*TASKS, *FAULTS, *CHECKS, *CAUSES]
+    return [name for kind in KINDS.values() for name in kind.names()]
 
 
 Name = Annotated[
@@ -41,20 +38,15 @@ def explain(name: Name = None, config: ConfigOption = None, trust_code: TrustCod
             raise UserError(f"{name} and --config {config}: give one of them")
         print_rows(str(config), card_of_config(config, trust_code))
     elif name is None:
-        names = {
-            "tasks": ", ".join(sorted(TASKS)),
-            "faults": ", ".join(FAULTS),
-            "checks": ", ".join(CHECKS),
-            "causes": "why checks fail, such as future.mask_missing",
-            "keys": ", ".join(key.path for key in keys() if key.default),
-            "schema": "the JSON Schema of a config",
-        }
+        names = {kind: ", ".join(each.names()) for kind, each in KINDS.items()}
+        names["causes"] = "why checks fail, such as future.mask_missing"
+        names["schema"] = "the JSON Schema of a config"
         title = "toytrans explain NAME explains one; "
         title += "tasks, faults, checks, causes or keys lists them."
         print_rows(title, names)
     elif name == "schema":
         print(json_text(json_schema(), 1))
-    elif name in LISTS:
+    elif name in KINDS:
         headings, *rows = listed(name)
         print_table(headings, (), rows, box=None)
     else:

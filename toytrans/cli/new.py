@@ -8,7 +8,7 @@ import typer
 
 from toytrans.cli.new_files import write_new
 from toytrans.cli.terminal import note
-from toytrans.glossary import new_config
+from toytrans.new_config import new_config
 
 
 def new(

@@ -9,9 +9,9 @@ from collections.abc import Callable, Iterator
 from statistics import median
 from typing import Literal, NamedTuple
 
+from toytrans.config.fault_cards import CARDS
 from toytrans.config.faults import openly_named_fault
 from toytrans.doctor.record import RunSnapshot
-from toytrans.exercises.fault_cards import CARDS
 from toytrans.training.folder import Record
 
 Severity = Literal["wrong", "odd"]

@@ -20,11 +20,11 @@ from typing import Literal, NamedTuple
 
 from pydantic import BaseModel, ConfigDict
 
+from toytrans.config.fault_cards import CARDS
 from toytrans.config.faults import FAULTS, decoded_fault, hide, is_hidden
 from toytrans.config.yaml import read_yaml, write_yaml
 from toytrans.documents import read_json
 from toytrans.errors import UserError, did_you_mean
-from toytrans.exercises.fault_cards import CARDS
 from toytrans.files import disk_errors, drafted, write_file, write_json
 from toytrans.references import SHIPPED
 

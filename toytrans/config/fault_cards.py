@@ -26,6 +26,17 @@ class FaultCard(NamedTuple):
     threads: str
     shown_by: str = f"{TRAIN} --break FAULT"
 
+    def rows(self, name: str) -> dict[str, str]:
+        """What there is to say of the fault of a name, by heading."""
+        return {
+            "what": self.what,
+            "shown by": self.shown_by.replace("FAULT", name),
+            "symptom": self.symptom,
+            "found by": ", ".join(self.checks),
+            "met in": self.threads,
+            "ranges": "of five seeds; another seed can lie outside",
+        }
+
 
 CARDS: dict[str, FaultCard] = {
     "no_causal": FaultCard(
