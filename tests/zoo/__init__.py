@@ -24,6 +24,7 @@ FAMILIES = (
     "hugging_face",
     "kinds",
     "reach",
+    "losses",
 )
 
 

@@ -22,6 +22,12 @@ RULED_OUT = 5e3
 LOSS, LOSS_IN_HALF = 1e-5, 2e-2
 """Shares of a loss, which may be computed in single precision."""
 
+CERTAIN = 0.5
+"""What logits that are certain of the labels cost at most, as a share of what others cost."""
+
+TIMES_LOG_SIZE = 8.0
+"""How many logarithms of the vocabulary's size a loss may be large."""
+
 ONE_SOFTMAX = 1e-3
 """How far probabilities may be from summing to one."""
 

@@ -84,10 +84,21 @@ class HuggingFace(Adapter):
 
     def __init__(self, model: Any, facts: Facts, **more: Any) -> None:
         super().__init__(model, facts, **more)
-        self.has_own_loss = facts.has_source and self.given_loss is None
+        takes_labels = "labels" in (argument.name for argument in arguments(model))
+        self.has_own_loss = facts.is_causal and takes_labels and self.given_loss is None
+        if self.has_own_loss:
+            self.given_loss = _mean_loss
         if facts.has_source:
             self.given_loss = self.given_loss or _mean_loss
             self.maker = self.maker or _batch_maker(model, facts)
+
+    def batch(self, pairs: Symbols) -> tuple[Tensor, Tensor, Tensor | None]:
+        """As any model's; the labels of a decoder are its next ids."""
+        src, tgt_in, tgt_out = super().batch(pairs)
+        if self.facts.kind == "decoder" and tgt_out is None and self.maker is None:
+            following = F.pad(tgt_in[:, 1:], (0, 1), value=self.facts.pad_id)
+            tgt_out = following.masked_fill(~self.facts.real_labels(following), IGNORED)
+        return src, tgt_in, tgt_out
 
     def answer(
         self,
@@ -115,6 +126,10 @@ class HuggingFace(Adapter):
     def own_loss(self, src: Tensor, tgt_in: Tensor, tgt_out: Tensor) -> Tensor | None:
         if not self.has_own_loss:
             return None
+        if self.facts.kind == "decoder":  # which shifts its ids by itself
+            following = tgt_out.masked_fill(tgt_out == IGNORED, self.facts.pad_id)
+            first = tgt_in[:, :1]
+            tgt_in, tgt_out = torch.cat((first, following), 1), torch.cat((first, tgt_out), 1)
         answer = self.foreign("its own loss", self.answer, src, tgt_in, None, tgt_out)
         return getattr(answer, "loss", None)
 

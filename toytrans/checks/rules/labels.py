@@ -22,6 +22,7 @@ LABELS = Check(
     "labels are the next decoder inputs, to the end",
     how="the shift; start and end",
     kinds=CAUSAL,
+    follows=("loss",),
     may_be_another_pad=True,
 )
 
