@@ -50,7 +50,6 @@ EXPECTED = {
     'toytrans translate "5 7 9"': r"^9 7 5$",
     "toytrans doctor runs/textbook": "nothing looks wrong",
     "toytrans check runs/textbook": r"^PASS  rows, pads, future",
-    "toytrans check --model checked_model.py:build": r"^PASS  rows, pads, future",
     "toytrans check --model docs/examples/checked_model.py:build": r"^PASS  rows, pads, future",
     "toytrans eval runs/textbook --lengths 2:20 --examples 200": "test 8 to 20, beyond",
 }
