@@ -12,9 +12,10 @@ from typing import Any, Self
 import torch
 from torch import Tensor, nn
 
+from toytrans.checks.beam_scores import Hypotheses, hypotheses_of
 from toytrans.checks.facts import Facts
 from toytrans.checks.ids import Symbols, filled_up, wider
-from toytrans.checks.outcome import Judged, not_asked
+from toytrans.checks.outcome import Judged, does_not_apply, not_asked
 from toytrans.checks.torch_modes import NoDropout, restored, set_dropout_to_zero
 from toytrans.errors import UserError
 
@@ -35,8 +36,8 @@ class Adapter:
     call: (src (B, S), tgt_in (B, T)) -> logits (B, T, V); a model of one stream takes ids alone.
     embedding: the modules that embed source and target ids. loss: (logits (B, T, V), tgt_out
     (B, T)) -> the mean. batch: pairs -> src, tgt_in, tgt_out. generate: (src, tgt_in) -> logits
-    made step by step, or src -> ids (B, L) decoded greedily. device: where ids go and copies are;
-    where it is not given, that of the model's weights.
+    made step by step, or src -> ids (B, L) decoded greedily, or `Hypotheses`. device: where ids go
+    and copies are; where it is not given, that of the model's weights.
 
     Of a copy: `precision`, None as the model came; `training`, its mode; `randomized`, weights that
     are all zero in the model, and small random numbers here; `came_as`, the coarsest precision of
@@ -268,9 +269,10 @@ class Adapter:
             )
         return value.reshape(()).cpu()
 
-    def step(self, src: Tensor, tgt_in: Tensor, positions: bool = True) -> Tensor:
-        """Decoding step by step: the logits (B, T, V) of each step for tgt_in, or ids (B, L) that
-        are decoded greedily. positions: they are given, where the model takes them."""
+    def step(self, src: Tensor, tgt_in: Tensor, positions: bool = True) -> Tensor | Hypotheses:
+        """Decoding step by step: the logits (B, T, V) of each step for tgt_in; or ids (B, L) that
+        are decoded greedily, or hypotheses of a beam search. positions: they are given, where the
+        model takes them."""
         if self.generate is None:
             raise Judged(not_asked("needs decoding step by step with a cache", "generate"))
         taken = [p for p in arguments(self.generate) if p.default is p.empty]
@@ -278,16 +280,25 @@ class Adapter:
         prompt = src if self.facts.has_source else tgt_in[:, :2]
         given = (src, tgt_in) if takes_both else (prompt,)
         made = self.foreign("generate", self.generate, *self.placed(*given))
+        if not takes_both and (found := hypotheses_of(made, len(tgt_in))) is not None:
+            return found
         steps = logits_of(made) if takes_both else getattr(made, "sequences", made)
         wanted = tgt_in.shape if takes_both else (len(tgt_in),)
         is_right = isinstance(steps, Tensor) and steps.dim() == len(wanted) + 1
         is_right = is_right and steps.is_floating_point() == takes_both
         if not is_right or steps.shape[: len(wanted)] != wanted:
             what = (
-                "logits (B, T, V), of each step" if takes_both else "ids (B, L), decoded greedily"
+                "logits (B, T, V), of each step"
+                if takes_both
+                else "ids (B, L), decoded greedily, or ids (B, K, L) and scores (B, K) of beams"
             )
             raise UserError(f"generate gave {_described(steps)}; expected {what}")
         return steps.cpu() if takes_both else steps.long().cpu()
+
+    def state(self, src: Tensor, places: int, beams: int) -> Any:
+        """A state that decodes targets of so many places, some for each source (A, S), with
+        `next_logits` and `select` as those of `toytrans.model.seq2seq.DecoderState`."""
+        raise Judged(does_not_apply("no state is known whose rows could be exchanged"))
 
     def foreign(self, what: str, function: Callable[..., Any], *given: Any) -> Any:
         """Call a function that may be somebody else's; what it raises becomes one line."""

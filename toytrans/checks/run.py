@@ -352,7 +352,7 @@ class Examination:
             failure = self._with_its_mode(part, failure, asked)
         failure = _with_its_batch(failure, asked)
         found = None if broken is None else smallest_example(asked, broken)
-        example, begins = (None, None) if found is None else found
+        example, begins = (failure.example, None) if found is None else found
         failure = failure.with_evidence(
             precision=asked.precision, **evidence_of(begins, _attends(asked))
         )

@@ -7,6 +7,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
+from toytrans.checks.beam_scores import Hypotheses
 from toytrans.checks.facts import Facts, Kind
 from toytrans.checks.ids import IGNORED, Symbols, filled_up
 from toytrans.checks.model import Adapter, arguments, logits_of
@@ -133,7 +134,7 @@ class HuggingFace(Adapter):
         answer = self.foreign("its own loss", self.answer, src, tgt_in, None, tgt_out)
         return getattr(answer, "loss", None)
 
-    def step(self, src: Tensor, tgt_in: Tensor, positions: bool = True) -> Tensor:
+    def step(self, src: Tensor, tgt_in: Tensor, positions: bool = True) -> Tensor | Hypotheses:
         """The loop of `generate`: a token at a time, with what the last step handed on."""
         if self.generate is not None:
             return super().step(src, tgt_in)

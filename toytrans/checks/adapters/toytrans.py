@@ -8,9 +8,11 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from toytrans.checks.beam_scores import Hypotheses
 from toytrans.checks.facts import PROMISES, Facts
 from toytrans.checks.ids import Symbols
 from toytrans.checks.model import Adapter
+from toytrans.checks.outcome import Judged, does_not_apply
 from toytrans.config.faults import fault_remark
 from toytrans.config.schema import Settings
 from toytrans.data.batches import Batch, make_batch
@@ -75,7 +77,13 @@ class OwnModel(Adapter):
     """A model of toytrans' interface, which a user may have written. It decodes from a state of its
     own."""
 
-    def step(self, src: Tensor, tgt_in: Tensor, positions: bool = True) -> Tensor:
+    def state(self, src: Tensor, places: int, beams: int) -> Any:
+        model: Any = self.module
+        if not model.decodes_from_a_state:
+            raise Judged(does_not_apply("each step reads all tokens anew, so no state is kept"))
+        return model.start_decoding(src, places, beams)
+
+    def step(self, src: Tensor, tgt_in: Tensor, positions: bool = True) -> Tensor | Hypotheses:
         model: Any = self.module
         if not model.decodes_from_a_state:
             return super().step(src, tgt_in)

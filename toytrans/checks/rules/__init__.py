@@ -18,6 +18,8 @@ IN_ORDER = (
     "reach",
     "weights",
     "steps",
+    "steps_of_ids",
+    "steps_of_beams",
     "loss",
     "labels",
     "scale",
