@@ -474,7 +474,7 @@ def numbers() -> list[dict[str, str]]:
 def test_a_sweep_that_is_stopped_ends_with_the_same_table(here: Path, command: Command):
     """Killed, then asked to end: its trainings save and end with it. tests/slow/test_sweep_kills.py
     kills them too."""
-    Path("c.yaml").write_text(tiny_yaml(train={"max_steps": 600, "eval_every": 300}))
+    Path("c.yaml").write_text(tiny_yaml(train={"max_steps": 200, "eval_every": 100}))
     train_here(planned())
     undisturbed = numbers()
     shutil.rmtree("runs")
@@ -487,10 +487,10 @@ def test_a_sweep_that_is_stopped_ends_with_the_same_table(here: Path, command: C
             time.sleep(0.01)
         os.kill(sweep.process.pid, number)
         assert sweep.ended().code == code
-    assert 0 < saved_steps(asked_to_end)[-1] < 600
+    assert 0 < saved_steps(asked_to_end)[-1] < 200
     assert command(*words).code == 0
     assert numbers() == undisturbed
     for run in (killed, asked_to_end):
         records = (run / METRICS).read_text().splitlines()
         steps = [json.loads(line)["step"] for line in records]
-        assert steps == list(range(1, 601)), "saved where it was stopped, and waited for"
+        assert steps == list(range(1, 201)), "saved where it was stopped, and waited for"
