@@ -124,16 +124,32 @@ def drafted(path: Path, *, replace: bool = False) -> Iterator[Path]:
         _place(draft, path, replace)
 
 
+_open_drafts: set[Path] = set()
+"""What this process is writing."""
+
+
 @contextlib.contextmanager
 def discarded(path: Path) -> Iterator[Path]:
     """Yield a new path beside another one. What the block leaves there is removed."""
     draft = path.with_name(f".toytrans-{os.urandom(8).hex()}.draft")
+    _open_drafts.add(draft)
     try:
         yield draft
     finally:
-        shutil.rmtree(draft, ignore_errors=True)
-        with contextlib.suppress(OSError):
-            draft.unlink()
+        _remove(draft)
+
+
+def remove_open_drafts() -> None:
+    """Remove what this process is writing, for one that ends at once."""
+    for draft in list(_open_drafts):
+        _remove(draft)
+
+
+def _remove(draft: Path) -> None:
+    shutil.rmtree(draft, ignore_errors=True)
+    with contextlib.suppress(OSError):
+        draft.unlink()
+    _open_drafts.discard(draft)
 
 
 def drafts_in(folder: Path) -> list[Path]:

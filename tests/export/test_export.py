@@ -335,3 +335,24 @@ def test_the_examples_of_the_page(
 ):
     exec(block, {})
     assert capsys.readouterr().out.splitlines() == toytrans.load(run).translate(["5 7 9"])
+
+
+STOPPED = """
+import os, signal
+from toytrans.exports import to_safetensors
+
+write = to_safetensors.write
+
+def stopped(run, path):
+    write(run, path)
+    os.kill(os.getpid(), signal.SIGTERM)
+
+to_safetensors.write = stopped
+"""
+
+
+def test_a_signal_leaves_no_draft_of_an_export(run: Path):
+    words = ("export", "runs/c", "--format", "safetensors")
+    ended = Forked(STOPPED + COMMAND, *words, folder=Path.cwd()).ended()
+    assert ended.code == 143, ended.err
+    assert sorted(path.name for path in Path().iterdir()) == ["c.yaml", "runs"]

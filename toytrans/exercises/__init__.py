@@ -1,1 +1,1 @@
-"""Faults with their cards, and exercises in which a fault has to be found."""
+"""Exercises in which a fault has to be found, and the results of the page in which models learn."""

@@ -14,6 +14,8 @@ from collections.abc import Iterator
 from types import FrameType
 from typing import Any, NoReturn
 
+from toytrans.files import remove_open_drafts
+
 HANG_UP = getattr(signal, "SIGHUP", None)  # Windows has none
 SIGNALS = [number for number in (signal.SIGINT, signal.SIGTERM, HANG_UP) if number is not None]
 
@@ -80,4 +82,5 @@ def exit_if_signalled(received: list[int]) -> None:
 
 
 def _end(number: int, _: FrameType | None) -> NoReturn:
+    remove_open_drafts()
     os._exit(128 + number)
