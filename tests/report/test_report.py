@@ -102,6 +102,14 @@ def test_a_mask_says_why_a_cell_is_closed(opened, folder: Path) -> None:
         assert reading.text_content().endswith(end)
 
 
+@pytest.mark.parametrize("name", ["one.html", "masks.html"])
+def test_a_page_fits_a_telephone(opened, folder: Path, name: str) -> None:
+    """What is wider than the screen, such as a table, is moved within itself."""
+    page = opened(folder / name)
+    page.set_viewport_size({"width": 390, "height": 844})
+    assert page.evaluate("document.documentElement.scrollWidth") <= 390
+
+
 def test_a_plot_can_be_read_out_and_printed(opened, folder: Path) -> None:
     page = opened(folder / "one.html")
     for chart in page.locator(".chart").all():
