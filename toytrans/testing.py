@@ -18,6 +18,7 @@ import torch
 from torch import Tensor
 
 from toytrans.checks.adapters import adapter_of
+from toytrans.checks.caller import caller_unchanged
 from toytrans.checks.registry import selected
 from toytrans.checks.report import CheckFailed, Report, Result
 from toytrans.checks.run import check
@@ -125,7 +126,8 @@ def asker(
     in train mode with dropout at 0. A model that cannot be copied is asked itself. Raises UserError
     as `check` does.
     """
-    adapter = adapter_of(model, **given)
+    with caller_unchanged(model):
+        adapter = adapter_of(model, **given)
     dtype = getattr(torch, precision, None)
     if not isinstance(dtype, torch.dtype):
         raise UserError(f"precision {precision!r}: give float64, float32, bfloat16 or float16")

@@ -19,7 +19,7 @@ from torch import Tensor, nn
 
 from toytrans.checks import tolerances
 from toytrans.checks.ids import Ids
-from toytrans.checks.model import Adapter
+from toytrans.checks.model import RAISED, Adapter
 from toytrans.checks.numbers import largest
 from toytrans.checks.recording import PRODUCT, Step, recorded
 from toytrans.checks.weights_seen import Sizes, Weights, softmax_beside, weights_seen
@@ -81,7 +81,7 @@ def beginning_of(
             old = recorded(model, before)
             with around():
                 new = recorded(model, after)
-    except Exception:  # a foreign model under hooks
+    except RAISED:  # a foreign model under hooks
         return None
     sizes, twins = Sizes(before, after), _twins(old, new)
     differ = [

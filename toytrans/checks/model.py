@@ -53,7 +53,7 @@ class Adapter:
     came_as: torch.dtype | None = None
     frozen: frozenset[str] = frozenset()
     drops_masked = False
-    may_raise: tuple[type[Exception], ...] = (Exception,)
+    may_raise: tuple[type[BaseException], ...] = RAISED
     """What hooks in this model may meet: it is somebody else's, so its tensors may be of any
     kind."""
 
@@ -99,7 +99,7 @@ class Adapter:
             return None
         try:
             made = copy.deepcopy(self.module)
-        except Exception:  # tensors inside a graph, locks, open files: anything may refuse
+        except RAISED:  # tensors inside a graph, locks, open files: anything may refuse
             return None
         assert made is not None
         made.eval().to(self.device)
@@ -194,6 +194,7 @@ class Adapter:
         self.overwritten |= {name for (name, left), ids in same if not torch.equal(left.cpu(), ids)}
         logits, pools = logits_of(answer), facts.kind == "encoder"
         is_logits = isinstance(logits, Tensor) and logits.is_floating_point()
+        is_logits = is_logits and logits.layout == torch.strided and not logits.is_nested
         if is_logits and pools and logits.dim() == 2 and len(logits) == len(tgt_in):
             logits = logits[:, None].expand(-1, tgt_in.shape[1], -1)
         size = logits.shape[-1] if is_logits and pools else facts.vocabulary_size
@@ -340,8 +341,11 @@ def _described(given: Any) -> str:
     """What a function of somebody else's gave, for an error: its kind, and those of its parts."""
 
     def kind(value: Any) -> str:
-        is_tensor = isinstance(value, Tensor)
-        return f"{value.dtype} {tuple(value.shape)}" if is_tensor else type(value).__name__
+        if not isinstance(value, Tensor):
+            return type(value).__name__
+        if value.is_nested or value.layout != torch.strided:
+            return f"a {'nested' if value.is_nested else 'sparse'} tensor"
+        return f"{value.dtype} {tuple(value.shape)}"
 
     parts = f" of {', '.join(map(kind, given))}" if isinstance(given, tuple | list) else ""
     return f"{kind(given)}{parts}"

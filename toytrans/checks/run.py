@@ -13,10 +13,11 @@ from toytrans.checks.adapters import adapter_of
 from toytrans.checks.another_pad import another_source_pad
 from toytrans.checks.asked import Asked
 from toytrans.checks.batch import SHORTEST, Setting
+from toytrans.checks.caller import caller_unchanged
 from toytrans.checks.causes_by_kind import evidence_of
 from toytrans.checks.changes import Broken, compare
 from toytrans.checks.common_causes import ANOTHER_PAD, EXCEPTION, NAN, NO_ANSWER
-from toytrans.checks.model import Adapter, NoAnswer
+from toytrans.checks.model import RAISED, Adapter, NoAnswer
 from toytrans.checks.outcome import Judged, Outcome, does_not_apply, unsure
 from toytrans.checks.registry import Check, On, Part, selected
 from toytrans.checks.report import Report, Result
@@ -106,10 +107,9 @@ class Examination:
 
     def report(self) -> Report:
         """Every check wanted, on every batch, in each mode and precision that the model has."""
-        model, seed = self.model, self.settings[0].seed
-        devices = [model.device] if model.device.type == "cuda" else []
-        with undisturbed(model.module), torch.random.fork_rng(devices=devices):
-            torch.manual_seed(seed)
+        model = self.model
+        with undisturbed(model.module):
+            torch.manual_seed(self.settings[0].seed)
             first, *others = self._first_batches()
             self._ask_whether_steady(first)
             if first.is_steady:
@@ -392,7 +392,7 @@ class Examination:
         if asked.model is self.model:
             return None
         other = self.model.copied(asked.model.precision, not asked.model.training)
-        with contextlib.suppress(Exception):  # the other mode cannot be asked: it tells nothing
+        with contextlib.suppress(*RAISED):  # the other mode cannot be asked: it tells nothing
             if other is not None:
                 outcome, _ = self._judge(part, Asked(other, asked.setting))
                 return other.mode if outcome.verdict == "PASS" else None
@@ -421,7 +421,7 @@ def _has_nan(asked: Asked) -> bool:
 
 def _attends(asked: Asked) -> bool:
     """Whether the model computes attention, as far as can be seen."""
-    with contextlib.suppress(Exception):  # a foreign model under a dispatch mode
+    with contextlib.suppress(*RAISED):  # a foreign model under a dispatch mode
         return any(each.is_attention for each in softmaxes_of(asked))
     return True
 
@@ -468,8 +468,9 @@ def check(
     """Run every check that applies to a model.
 
     model: f(src (B, S), tgt_in (B, T)) -> logits (B, T, V), ids in int64; or a toytrans run, or a
-    Hugging Face model, of which the rest is known. A module is copied: the one given stays as it
-    is. A model of one stream takes ids alone: kind is then "decoder" or "encoder".
+    Hugging Face model, of which the rest is known. A model of one stream takes ids alone: kind is
+    then "decoder" or "encoder". A module is copied. The one that is given, and those that given
+    functions run, stay as they are, and so does the state of random numbers.
 
     pad_id, vocabulary_size: of the target; source_pad_id, source_size: the source's, if others.
     start_id: the first decoder input; eos_id: what ends a sequence. embedding: what embeds ids, or
@@ -505,9 +506,10 @@ def check(
         raise UserError(f"effort {effort!r}: give quick or default")
     if effort == "quick" and length is not None:
         raise UserError("effort='quick' asks the shortest batch alone; leave length out")
-    adapter = adapter_of(model, **{n: value for n, value in told.items() if n not in own})
-    limit = adapter.facts.max_length
-    if effort == "quick":
-        length = SIZES[0][0] if limit is None else max(SHORTEST, min(SIZES[0][0], limit - 4))
-    settings = settings_of(length, seed, limit)
-    return Examination(adapter, settings, wanted, expected or {}, progress).report()
+    with caller_unchanged(model, generate, loss, batch):
+        adapter = adapter_of(model, **{n: value for n, value in told.items() if n not in own})
+        limit = adapter.facts.max_length
+        if effort == "quick":
+            length = SIZES[0][0] if limit is None else max(SHORTEST, min(SIZES[0][0], limit - 4))
+        settings = settings_of(length, seed, limit)
+        return Examination(adapter, settings, wanted, expected or {}, progress).report()

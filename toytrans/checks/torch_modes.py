@@ -101,8 +101,16 @@ def restored(tensors: Iterable[Tensor]) -> Iterator[list[Tensor]]:
     finally:
         with torch.no_grad():
             for tensor, value in kept:
-                if tensor.shape == value.shape and not torch.equal(tensor, value):
+                if tensor.shape == value.shape and not _are_equal(tensor, value):
                     tensor.data.copy_(value)
+
+
+def _are_equal(a: Tensor, b: Tensor) -> bool:
+    """Whether tensors hold the same numbers; False where torch cannot tell, as of sparse ones."""
+    try:
+        return torch.equal(a, b)
+    except (RuntimeError, NotImplementedError):
+        return False
 
 
 @contextlib.contextmanager

@@ -17,6 +17,7 @@ from toytrans.checks.adapters.wrapper import refuse_more_than_ids
 from toytrans.checks.facts import PROMISES, Facts, Kind
 from toytrans.checks.model import BY_PLACE, RAISED, Adapter, arguments
 from toytrans.checks.numbers import apart, largest
+from toytrans.checks.torch_modes import undisturbed
 from toytrans.errors import UserError, did_you_mean
 
 __all__ = ["TorchTransformer", "adapter_of"]
@@ -25,6 +26,9 @@ NUMBERS = ("vocabulary_size", "source_size", "max_length", "source_pad_id", "win
 IDS = ("pad_id", "start_id", "eos_id")
 FUNCTIONS = ("embedding", "loss", "batch", "generate", "device")
 """Arguments that an `Adapter` takes beside `Facts`."""
+
+LARGEST_NUMBER = 2**62
+"""Sizes and ids are numbers of 64 bits."""
 
 SAID = (
     "kind",
@@ -58,6 +62,7 @@ def adapter_of(model: Any, **given: Any) -> Adapter:
         made.device = device or made.device
         return made
     _require_right(known)
+    _require_numbers(model)
     known["said"] = {name: known[name] for name in SAID if name in known}
     more = {name: known.pop(name) for name in FUNCTIONS if name in known}
     batch_first = known.pop("batch_first", None)
@@ -77,11 +82,20 @@ def _device(name: Any) -> torch.device:
     """A device by its name. Raises UserError where there is none of that name."""
     try:
         device = torch.device(name)
-        torch.zeros(1, device=device)
+        torch.zeros(1, device=device).item()
     except (RuntimeError, AssertionError, TypeError, NotImplementedError) as error:
         first = (str(error).splitlines() or [""])[0]
         raise UserError(f"device {str(name)!r} cannot be taken: {first}") from None
     return device
+
+
+def _require_numbers(model: Any) -> None:
+    """Raises UserError for a module whose weights are on the meta device."""
+    if isinstance(model, nn.Module) and any(weight.is_meta for weight in model.parameters()):
+        raise UserError(
+            f"{type(model).__name__} has weights on the meta device, which hold no numbers; build "
+            "it on another device, or call to_empty(device=...) and load weights"
+        )
 
 
 def _require_right(known: dict[str, Any]) -> None:
@@ -93,7 +107,7 @@ def _require_right(known: dict[str, Any]) -> None:
             number = -1 if isinstance(value, bool) else operator.index(value)
         except TypeError:
             number = -1
-        if number < 0:
+        if not 0 <= number <= LARGEST_NUMBER:
             raise UserError(f"{name} {value!r}: give a whole number, 0 or more")
         known[name] = number
     size = known.get("vocabulary_size")
@@ -176,6 +190,12 @@ def _of_callable(
 def _rows_are_apart(tested: Adapter) -> bool | None:
     """Whether the rows of a small batch do not depend on each other; None where it is not taken."""
     asked = tested.copied() or tested
+    with undisturbed(asked.module):
+        return _moves_no_other_row(asked)
+
+
+def _moves_no_other_row(asked: Adapter) -> bool | None:
+    """Whether other symbols in one row leave the outputs of the others as they are."""
     symbols = asked.facts.symbols()
     if len(symbols) < 2:
         return True

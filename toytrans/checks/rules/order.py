@@ -10,6 +10,7 @@ from toytrans.checks import tolerances
 from toytrans.checks.asked import Asked
 from toytrans.checks.changes import Change
 from toytrans.checks.ids import Ids
+from toytrans.checks.model import RAISED
 from toytrans.checks.numbers import largest, spread_out
 from toytrans.checks.outcome import Outcome, does_not_apply, measured, passes, unsure
 from toytrans.checks.registry import CAUSAL, WITH_SOURCE, Check
@@ -169,7 +170,7 @@ def _first_map(asked: Asked, ids: Ids) -> tuple[str, Tensor] | None:
     is seen."""
     model = asked.model
     src, tgt_in = model.placed(*ids[:2])
-    with contextlib.suppress(Exception):  # some models do not run under a dispatch mode
+    with contextlib.suppress(*RAISED):  # some models do not run under a dispatch mode
         with softmaxes_seen(model.module, src, tgt_in) as seen, model.without_dropout():
             model.answer(src, tgt_in)
         length = tgt_in.shape[1]

@@ -9,6 +9,7 @@ from torch import Tensor
 from toytrans.checks.asked import Asked
 from toytrans.checks.batch import SHORT
 from toytrans.checks.ids import Ids
+from toytrans.checks.model import RAISED
 from toytrans.checks.outcome import Outcome, does_not_apply, fails, passes, unsure
 from toytrans.checks.reach import listed_places, trials
 from toytrans.checks.registry import Check
@@ -121,7 +122,7 @@ def _cells(asked: Asked, pair: Ids) -> Iterator[tuple[tuple[str, Side], Tensor]]
     try:
         with model.without_dropout(), softmaxes_seen(model.module, src, tgt_in) as softmaxes:
             model.answer(src, tgt_in)
-    except Exception:  # some models do not run under a dispatch mode
+    except RAISED:  # some models do not run under a dispatch mode
         return
     sides = _sides(asked, src.shape[1], tgt_in.shape[1])
     for softmax in softmaxes:
