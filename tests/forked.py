@@ -15,7 +15,7 @@ from multiprocessing.reduction import DupFd
 from pathlib import Path
 from typing import NamedTuple
 
-from toytrans.sweeps.trial import main_hidden
+from toytrans.sweeps.here import main_hidden
 
 COMMAND = "from toytrans.cli import main; main()"
 """The program `toytrans`."""

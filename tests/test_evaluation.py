@@ -15,7 +15,7 @@ from toytrans.data.pairs import DataFacts, Pairs
 from toytrans.data.selection import Selection, pairs_of_split, trained_lengths
 from toytrans.errors import UserError
 from toytrans.evaluation import evaluate, first_of_each, free_of, translate
-from toytrans.metrics import COLUMNS_FORCED, COLUMNS_FREE, COUNTS_FREE, edits
+from toytrans.metrics import COLUMNS_FORCED, COLUMNS_FREE, COUNTS_FREE, METRICS, edits
 from toytrans.model.decoding import search
 from toytrans.outputs import Outputs
 from toytrans.scores import Scores, Span, spans_of, wilson_interval
@@ -174,6 +174,14 @@ def test_edits_are_those_of_the_table_by_hand():
     sides[0][0] = (A, B, A, B, A, B)
     expected = [distance(*both) for both in zip(*sides, strict=True)]
     assert edits(*padded).tolist() == expected and len(set(expected)) > 4
+
+
+@pytest.mark.parametrize(
+    ("value", "text"),
+    [(0.25, "0.250"), (0.99987, "0.9999"), (0.999996, "0.999996"), (1.0, "1.000"), (None, "-")],
+)
+def test_a_share_is_never_written_as_1_unless_it_is_1(value, text):
+    assert METRICS["free_exact_match"].written(value) == text
 
 
 def test_numbers_are_divided_once():

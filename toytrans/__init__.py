@@ -21,7 +21,6 @@ from toytrans.errors import UserError
 
 if TYPE_CHECKING:
     from toytrans.api import (
-        Comparison,
         attention,
         compare,
         curves,
@@ -35,6 +34,7 @@ if TYPE_CHECKING:
     from toytrans.checks.run import check
     from toytrans.config.schema import Config
     from toytrans.glossary import explain
+    from toytrans.sweeps.comparison import Comparison
     from toytrans.training.run import Run
 
 __version__ = "0.4.0"
@@ -58,7 +58,7 @@ __all__ = [
 ]
 
 _MODULES = {
-    "Comparison": "toytrans.api",
+    "Comparison": "toytrans.sweeps.comparison",
     "Config": "toytrans.config.schema",
     "Run": "toytrans.training.run",
     "attention": "toytrans.api",

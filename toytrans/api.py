@@ -2,21 +2,25 @@
 
 import contextlib
 import copy
-import json
 import logging
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import replace
 from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from toytrans.arguments import check_choice, check_whole, checked_lengths
-from toytrans.config.load import check_and_trust, lay_over, read_tree, set_key
+from toytrans.config.load import check_and_trust, read_tree, set_key
 from toytrans.config.schema import Config
 from toytrans.config.yaml import IN_PYTHON, Tree
 from toytrans.errors import UserError
-from toytrans.measurement import Measure, Result
+from toytrans.measurement import Measure, Result, check_longest
+from toytrans.metrics import check_metric
 from toytrans.sweeps import comparison
-from toytrans.sweeps.sweep import SWEEPS, plan, write
+from toytrans.sweeps.comparison import Comparison
+from toytrans.sweeps.plan import check_key, narrowed, plan
+from toytrans.sweeps.sweep import SWEEPS, write
+from toytrans.sweeps.sweep_file import Plan, SweepMeasure, find_sweep_file, plan_of_file
 from toytrans.training.devices import tuned
 from toytrans.training.folder import Record
 from toytrans.training.run import Run
@@ -136,7 +140,7 @@ def compare(
     beam: int = 1,
     checkpoint: str | int = "best",
     trust_code: bool = False,
-) -> "Comparison":
+) -> Comparison:
     """The runs of run directories, folders of runs and sweeps, grouped by what differs, as
     `toytrans eval` compares them. Raises UserError.
 
@@ -146,7 +150,7 @@ def compare(
     """
     check_whole(1, examples=examples, beam=beam)
     named = [paths] if isinstance(paths, str | Path) else list(paths)
-    asked = Measure(
+    asked = SweepMeasure(
         lengths=checked_lengths(lengths), examples=examples, beam=beam, checkpoint=str(checkpoint)
     )
 
@@ -155,8 +159,8 @@ def compare(
         with tuned():
             return run.measure(measure)
 
-    wanted = None if asked == Measure() else asked
-    return Comparison(**vars(comparison.compare(list(map(Path, named)), metric, wanted, take)))
+    wanted = None if asked == SweepMeasure() else asked
+    return comparison.compare(list(map(Path, named)), metric and check_metric(metric), wanted, take)
 
 
 def export(run: Run, format: "ExportFormat", out: str | Path | None = None) -> Path:
@@ -212,7 +216,7 @@ def train(
     for key, value in (dict(changes or {}) | ({} if seed is None else {"seed": seed})).items():
         set_key(tree, str(key), value, "changes")
     checked = check_and_trust(tree)
-    name, folder = _name_of(config, checked), None if out is None else Path(out)
+    name, folder = _name_of(config, tree), None if out is None else Path(out)
     with tuned(), open_session(checked, name, folder, resume, logger.info) as trainer:
         records = trainer.train()
         for record in records:
@@ -236,15 +240,6 @@ def train(
 # Sweeps ------------------------------------------------------------------------------------------
 
 
-class Comparison(comparison.Comparison):
-    """The runs of a sweep, grouped by what differs, with their models."""
-
-    @property
-    def runs(self) -> list[Run]:
-        """The runs that have numbers, group by group. Raises UserError."""
-        return [load(member.path) for each in self.groups for member, _ in each.counted]
-
-
 def sweep(
     config: Settings,
     out: str | Path | None = None,
@@ -253,48 +248,76 @@ def sweep(
     grid: Mapping[str, Sequence[Any]] | None = None,
     lengths: tuple[int, int] | None = None,
     examples: int | None = None,
+    split: Literal["valid", "test"] | None = None,
     jobs: int | None = None,
     on: Literal["local", "ray"] = "local",
 ) -> Comparison:
     """Train every combination of values with every seed, and compare them. Raises UserError.
 
-    out: the folder of the runs; None = runs/sweeps/ and the name of the file or task. seeds: None =
-    that of the config. grid: the values of each key, say {"model.positions": ["rotary", "alibi"]}.
-    lengths, examples: what is measured, as in `Run.evaluate`. jobs: runs at once; None = one a
-    core. on: this machine or a Ray cluster.
+    config: as in `train`, or the path of a sweep file, or the name of a shipped one; the arguments
+    then take the place of what it says. out: the folder of the runs; None = runs/sweeps/ and the
+    name of the file or task. seeds: None = that of the config. grid: lists with the values of each
+    key, say {"model.positions": ["rotary", "alibi"]}. lengths, examples, split: what is measured,
+    as in `Run.evaluate`. jobs: runs at once; None = one a core. on: this machine or a Ray cluster.
 
     The same call goes on where it was stopped. Ctrl-C lets every training save. Each run has a
     process of its own. A run that fails stops no other; see `Comparison.problems`.
     """
     check_choice(("local", "ray"), on=on)
     check_whole(1, examples=examples, jobs=jobs)
-    known = None if seeds is None else list(dict.fromkeys(seeds))
-    if known == []:
-        raise UserError("seeds: none; give whole numbers from 0, say range(10)")
-    for seed in known or ():
-        check_whole(0, seed=seed)
-
-    def with_changes(texts: Sequence[str]) -> Config:
-        tree = _tree_of(config)
-        for text in texts:
-            lay_over(tree, text, "grid")
-        return check_and_trust(tree)
-
-    span = checked_lengths(lengths)
-    measure = Measure(lengths=span, examples=examples) if span or examples else None
-    planned = plan(
-        SWEEPS / _name_of(config, with_changes(())) if out is None else Path(out),
-        with_changes,
-        [f"{key}={','.join(map(_as_yaml, values))}" for key, values in (grid or {}).items()],
-        known,
-        measure,
-        on=on,
+    asked = _plan_of(config)
+    measures = asked.measures
+    if span := checked_lengths(lengths):
+        check_longest(span)
+    if span or examples or split:
+        name = split or "test"
+        check_choice(("valid", "test"), split=name)
+        measures = {name: SweepMeasure(split=name, lengths=span, examples=examples)}
+    asked = replace(
+        asked,
+        grid=narrowed(asked.grid, _checked_grid(grid or {})),
+        seeds=asked.seeds if seeds is None else _checked_seeds(seeds),
+        measures=measures,
+        checks_device=on == "local",
     )
-    logger.info(planned.beginning())
-    with contextlib.closing(planned.train(jobs, on)) as rounds:
+    if out is None:
+        out = SWEEPS / _name_of(config, asked.base)
+    planned = plan(Path(out), asked)
+    waiting = planned.waiting()
+    logger.info(planned.beginning(waiting))
+    with contextlib.closing(planned.train(waiting, jobs, on)) as rounds:
         for trial, failure in chain.from_iterable(rounds):
             logger.info("%s: %s", trial.path, failure.reason if failure else "done")
-    return Comparison(**vars(write(planned)))
+    compared = write(planned)
+    return replace(next(iter(compared.values())), by_measure=compared)
+
+
+def _plan_of(config: Settings) -> Plan:
+    """What a sweep of a config is asked for: what its file says, or the config alone."""
+    file = find_sweep_file(Path(config)) if isinstance(config, str | Path) else None
+    return plan_of_file(file) if file else Plan(_tree_of(config))
+
+
+def _checked_grid(grid: Mapping[str, Sequence[Any]]) -> dict[str, list[Any]]:
+    """The values of each key. Raises UserError where they are no list."""
+    for key, values in grid.items():
+        check_key(key, f"grid: {key}")
+        if isinstance(values, str | bytes) or not isinstance(values, Sequence) or not values:
+            found = "none" if values == [] else repr(values)
+            raise UserError(f"grid: {key}: {found}; give a list with its values, say [0.1, 0.2]")
+    return {key: list(values) for key, values in grid.items()}
+
+
+def _checked_seeds(seeds: Iterable[int]) -> list[int]:
+    """The seeds, each once. Raises UserError."""
+    if isinstance(seeds, str | bytes) or not isinstance(seeds, Iterable):
+        raise UserError(f"seeds: {seeds!r}; give whole numbers from 0, say range(10)")
+    known = list(dict.fromkeys(seeds))
+    if not known:
+        raise UserError("seeds: none; give whole numbers from 0, say range(10)")
+    for seed in known:
+        check_whole(0, seed=seed)
+    return known
 
 
 # What is given ---------------------------------------------------------------------------------
@@ -312,15 +335,13 @@ def _tree_of(config: Any) -> Tree:
     raise UserError(f"a config is a path, a dict or a toytrans.Config, not {kind}")
 
 
-def _name_of(config: Settings, checked: Config) -> str:
+def _name_of(config: Settings, tree: Tree) -> str:
     """A name for the runs of a config: that of its file, or of its task."""
     if isinstance(config, str | Path):
         return Path(config).stem
-    return (checked.data.task or "files").rpartition(":")[2]
-
-
-def _as_yaml(value: Any) -> str:
-    return value if isinstance(value, str) else json.dumps(value)
+    data = tree.values.get("data")
+    task = data.get("task") if isinstance(data, dict) else None
+    return str(task or "files").rpartition(":")[2]
 
 
 def _both(src: Sequences, tgt: Sequences | None) -> tuple[list[str], list[str] | None]:

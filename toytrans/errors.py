@@ -48,7 +48,7 @@ def listed(names: Sequence[str], most: int = 10) -> str:
 
 def share(value: float) -> str:
     """A proportion with enough digits to differ from 1: 0.998, 0.99987, 1.000."""
-    for digits in (3, 4, 5):
+    for digits in range(3, 17):
         text = f"{value:.{digits}f}"
         if float(text) < 1 or value == 1:
             break

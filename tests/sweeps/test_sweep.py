@@ -20,11 +20,13 @@ from forked import COMMAND, Forked
 from killed import last_step
 from safetensors.torch import load_file
 
-from toytrans.config.load import load_config
+from toytrans.config.load import read_tree
 from toytrans.errors import UserError
-from toytrans.measurement import Measure
+from toytrans.sweeps import here as processes
 from toytrans.sweeps import trial
-from toytrans.sweeps.sweep import Sweep, plan, read_grid, write
+from toytrans.sweeps.plan import plan, read_grid
+from toytrans.sweeps.sweep import Sweep, write
+from toytrans.sweeps.sweep_file import Plan, SweepMeasure
 from toytrans.training import devices
 from toytrans.training.checkpoint import saved_steps
 from toytrans.training.folder import METRICS
@@ -35,17 +37,17 @@ AGAIN = ("sweep", "c.yaml", "--seeds", "0:1", *TWO)
 """The command of `trained`."""
 
 
-def planned(*sets: str, seeds: range = range(2), measure: Measure | None = None) -> Sweep:
+def planned(*sets: str, seeds: range = range(2), measure: SweepMeasure | None = None) -> Sweep:
     """The sweep of c.yaml that the command plans."""
-    return plan(SWEEP, lambda changes: load_config(Path("c.yaml"), changes), sets, seeds, measure)
+    measures = {"test": measure} if measure else {}
+    return plan(SWEEP, Plan(read_tree(Path("c.yaml")), read_grid(sets), seeds, measures))
 
 
 def train_here(sweep: Sweep) -> None:
     """Train a sweep in this process, which spares the start of others."""
     for each in sweep.waiting():
         trial.run(each)
-    sweep.folder.mkdir(parents=True, exist_ok=True)
-    (sweep.folder / "sweep.json").write_text(json.dumps({"made": {}, **sweep.asked}))
+    assert list(sweep.train([])) == [], "which writes sweep.json"
     write(sweep)
 
 
@@ -67,14 +69,14 @@ def trained(done: Path, here: Path) -> Sweep:
     return planned(TWO[1])
 
 
-def table() -> list[dict[str, str]]:
-    """table.csv, which says the same as table.json."""
+def table(of: str = "run") -> list[dict[str, str]]:
+    """The rows of runs, or of groups, in table.csv, which says the same as table.json."""
     rows = list(csv.DictReader((SWEEP / "table.csv").read_text().splitlines()))
     same = json.loads((SWEEP / "table.json").read_text(), parse_constant=pytest.fail)
     texts = [["" if cell is None else str(cell) for cell in row] for row in same["rows"]]
     assert [list(row.values()) for row in rows] == texts
     assert not rows or list(rows[0]) == same["columns"]
-    return rows
+    return [row for row in rows if row["of"] == of]
 
 
 def values(metric: str, part: str = "all") -> list[float]:
@@ -103,7 +105,7 @@ def test_a_sweep_trains_compares_and_is_not_trained_twice(here: Path, command: C
     assert {int(row["shortest"]) for row in lengths} <= {*range(1, 10)}
     assert all(float(r["low"]) <= float(r["value"]) <= float(r["high"]) for r in forced)
     again = command(*words)
-    assert again.err.startswith("runs/sweeps/c: 4 runs (4 finished)\n") and again.out == answer.out
+    assert again.err.startswith("runs/sweeps/c: 4 runs (4 done)\n") and again.out == answer.out
     path = Path(runs[1][0])
     assert command("train", "c.yaml", "--seed", "4", "--set", "model.positions=rotary").code == 0
     weights = [load_file(run / "checkpoints/step-6.safetensors") for run in (path, Path("runs/c"))]
@@ -119,7 +121,7 @@ def test_a_sweep_says_what_is_left_to_do(trained: Sweep, command: Command):
     (second.path / "eval.json").unlink()
     shutil.rmtree(third.path)
     answer = command("sweep", "c.yaml", "--seeds", "0:2", *TWO)
-    said = "runs/sweeps/c: 6 runs (2 finished, 1 going on, 3 new)\n"
+    said = "runs/sweeps/c: 6 runs (2 done, 1 going on, 3 new)\n"
     assert answer.code == 0 and answer.err.startswith(said)
 
 
@@ -131,7 +133,7 @@ def test_another_config_or_grid_is_another_group_and_nothing_is_refused(trained,
     assert sorted(values("steps", "")) == [6] * 4 + [8] * 4
     assert {"model.positions", "model.d_ff", "train.max_steps"} <= {*table()[0]}
     Path("c.yaml").write_text(text)
-    assert "(4 finished)" in command(*AGAIN, "--set", "model.d_ff=32").err
+    assert "(4 done)" in command(*AGAIN, "--set", "model.d_ff=32").err
 
 
 def test_a_run_is_known_by_what_is_in_its_files_wherever_they_lie(here: Path, monkeypatch):
@@ -186,10 +188,10 @@ def test_a_metric_is_chosen_and_zeros_are_one_line(trained, command: Command):
     ("text", "values"),
     [
         (" a , b ", ["a", "b"]),
-        ("[1,20],[1,40]", ["[1,20]", "[1,40]"]),
-        ("[[1,2],3],{a: 1, b: 2}", ["[[1,2],3]", "{a: 1, b: 2}"]),
-        ("'a,b',\"c,d\",e", ["'a,b'", '"c,d"', "e"]),
-        ("1e-3,null,true", ["1e-3", "null", "true"]),
+        ("[1,20],[1,40]", [[1, 20], [1, 40]]),
+        ("[[1,2],3],{a: 1, b: 2}", [[[1, 2], 3], {"a": 1, "b": 2}]),
+        ("'a,b',\"c,d\",e", ["a,b", "c,d", "e"]),
+        ("1e-3,null,true", [0.001, None, True]),
         ("own.py:f,cuda:7", ["own.py:f", "cuda:7"]),
     ],
 )
@@ -250,9 +252,9 @@ def test_failures_are_kept_and_shown_and_stop_no_other(here: Path, command: Comm
     words = ("sweep", "c.yaml", "--seeds", "0:0", "--set", grid)
     answer = command(*words)
     assert answer.code == 1, answer.err
-    assert "train.lr=1e30 seed 0: failed: " in answer.err and "loss is not finite" in answer.err
-    assert "train.lr=2e-3 seed 0: failed: " in answer.err and "not a run directory" in answer.err
-    assert "/3 train.lr=1e-3 seed 0: free-running exact match: in" in answer.err
+    assert "train.lr=1e+30 seed 0: failed: " in answer.err and "loss is not finite" in answer.err
+    assert "train.lr=0.002 seed 0: failed: " in answer.err and "not a run directory" in answer.err
+    assert "/3 train.lr=0.001 seed 0: free-running exact match: in" in answer.err
     assert answer.out.count("not counted: ") == 2
     assert command("eval", str(SWEEP), "--metric", "loss").out.count("0 of 1") == 3
     assert {row["run"] for row in table()} == {str(sound)}
@@ -291,9 +293,9 @@ def test_why_a_trial_failed_is_kept(error, said, here: Path, monkeypatch):
 
 
 def test_a_bug_in_a_run_ends_the_sweep_as_any_other_bug(trained, monkeypatch, command: Command):
-    def train(self: Sweep, *_: object) -> Iterator[list[object]]:
+    def train(self: Sweep, waiting: list[trial.Trial], *_: object) -> Iterator[list[object]]:
         failure = trial.Failure(reason="a bug", traceback="where")
-        yield [(each, failure) for each in self.waiting()]
+        yield [(each, failure) for each in waiting]
 
     monkeypatch.setattr(Sweep, "train", train)
     answer = command("sweep", "c.yaml", "--seeds", "0:2", *TWO)
@@ -334,7 +336,8 @@ def test_a_folder_of_something_else_is_left_alone(here: Path, refused):
     assert os.listdir("mine") == ["table.csv"] and not Path("runs").exists()
     Path("runs").symlink_to("nowhere")
     with pytest.raises(UserError, match="sweep.json cannot be written"):
-        list(planned().train())
+        sweep = planned()
+        list(sweep.train(sweep.waiting()))
 
 
 def test_without_an_extra_one_line_says_what_to_install(trained, command: Command, monkeypatch):
@@ -390,7 +393,7 @@ def test_a_process_that_is_killed_fails_alone(here: Path, monkeypatch):
     Path("c.yaml").write_text(Path("c.yaml").read_text().replace("max_steps: 6", "max_steps: 9999"))
     lost, doomed = planned(seeds=range(2)).trials
     failures = {}
-    for ended in trial.run_here([lost, doomed], 1):
+    for ended in processes.run_here([lost, doomed], 1):
         if doomed.share_done() > 0:
             for process in multiprocessing.active_children():
                 process.kill()
@@ -403,7 +406,7 @@ def test_a_process_that_is_killed_fails_alone(here: Path, monkeypatch):
 
 def test_ctrl_c_of_a_terminal_ends_no_process_that_a_sweep_starts():
     blocked = signal.pthread_sigmask(signal.SIG_BLOCK, ())
-    with trial.signals_blocked():
+    with processes.signals_blocked():
         started = subprocess.Popen(["sleep", "60"])
     assert signal.pthread_sigmask(signal.SIG_BLOCK, ()) == blocked
     started.send_signal(signal.SIGINT)
@@ -415,13 +418,13 @@ def test_as_many_processes_as_asked_and_one_a_core_at_most(here: Path, monkeypat
     """One in all where any run is on a GPU."""
     choose = lambda name, *_: torch.device(name)  # noqa: E731  # as if there were a GPU
     monkeypatch.setattr(devices, "choose_device", choose)
-    monkeypatch.setattr("toytrans.sweeps.sweep.choose_device", choose)
-    monkeypatch.setattr(trial, "usable_cores", lambda: 8)
+    monkeypatch.setattr("toytrans.sweeps.plan.choose_device", choose)
+    monkeypatch.setattr(processes, "usable_cores", lambda: 8)
     for grid in ("device=cpu,cuda", "device=cuda,cpu", "device=cuda"):
         trials = planned(grid, seeds=range(10)).trials
-        assert [trial.processes_for(trials, asked) for asked in (None, 3, 99)] == [1, 3, 8]
+        assert [processes.processes_for(trials, asked) for asked in (None, 3, 99)] == [1, 3, 8]
     trials = planned("device=cpu", seeds=range(10)).trials
-    assert [trial.processes_for(trials, asked) for asked in (None, 3, 99)] == [8, 3, 8]
+    assert [processes.processes_for(trials, asked) for asked in (None, 3, 99)] == [8, 3, 8]
 
 
 def test_data_files_are_read_once_however_many_trials(here: Path, monkeypatch):

@@ -57,7 +57,6 @@ COMMANDS = {
     "check": Entry(PROVE, "check:check", "Check that masks, loss and layers do what they should."),
     "eval": Entry(PROVE, "evaluate:evaluate", "Measure a run, or compare several."),
     "doctor": Entry(PROVE, "doctor:doctor", "Diagnose a run, or this machine."),
-    "board": Entry(PROVE, "sweep:board", "Train published tasks, and compare with their numbers."),
     "explain": Entry(
         LEARN,
         "explain:explain",

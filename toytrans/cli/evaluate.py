@@ -2,7 +2,7 @@
 
 import os
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Literal
 
@@ -19,14 +19,15 @@ from toytrans.cli.common import (
 )
 from toytrans.cli.new_files import check_new, check_plot, write_new
 from toytrans.cli.opening import newest, open_run
-from toytrans.cli.terminal import Bar, note, show
+from toytrans.cli.terminal import Bar, note, output, plain, show
 from toytrans.documents import csv_bytes
 from toytrans.errors import UserError
 from toytrans.files import json_text
 from toytrans.measurement import Measure, Result, check_longest
 from toytrans.metrics import METRICS, check_metric
 from toytrans.outputs import Outputs
-from toytrans.sweeps.comparison import Comparison, compare, measure_of, of_one
+from toytrans.sweeps.comparison import Comparison, compare, labels_of, measures_of, of_one
+from toytrans.sweeps.sweep_file import SweepMeasure
 from toytrans.training.folder import is_run
 from toytrans.training.run import Run
 
@@ -103,12 +104,12 @@ def evaluate(
     means over seeds with intervals, and differences over equal seeds. Runs that
     are unfinished or cannot be read are named, and never averaged in.
     """
-    check_new(csv)
-    check_new(save)
+    for file in (csv, save):
+        check_new(file)
     check_plot(plot)
     span = span_of("--lengths", lengths, "1:400")
     check_longest(span)
-    asked = Measure(
+    asked = SweepMeasure(
         split=split,
         files=files_of(pairs),
         lengths=span,
@@ -122,24 +123,48 @@ def evaluate(
     alone = len(named) == 1 and is_run(named[0])
     if save and not alone:
         raise UserError("--save writes the outputs of one run; name one")
-    wanted = measure_of(named) if asked == Measure() else asked
+    wanted = measures_of(named) if asked == SweepMeasure() else {"": asked}
     taker = Taker(trust_code, device, save is not None)
+    found: dict[str, Result] | dict[str, Comparison]
     if alone:
-        result = taker.kept(named[0], wanted) or taker(named[0], wanted)
-        compared = of_one(Run.open(named[0]), result, metric)
+        found = _of_one(named[0], wanted, taker)
+        compared = [of_one(Run.open(named[0]), result, metric) for result in found.values()]
     else:
-        compared = _beside(named, metric, wanted, taker)
-    _write(compared, csv, plot)
+        found = {name: _beside(named, metric, each, taker) for name, each in wanted.items()}
+        compared = list(found.values())
+    _write(compared[0], csv, plot)
     if save and taker.outputs:
         write_new(save, taker.outputs.as_jsonl())
         note(f"wrote {save}: {len(taker.outputs.lines):,} pairs")
-    if as_json:
-        print(json_text((result if alone else compared).to_dict()))
-    else:
-        for table in result.tables() if alone else compared.tables():
-            show(table)
-    if all(member.problem for member in compared.members):
+    _print(found, as_json)
+    if all(member.problem for each in compared for member in each.members):
         raise typer.Exit(1)
+
+
+def _of_one(path: Path, wanted: Mapping[str, SweepMeasure], take: "Taker") -> dict[str, Result]:
+    """The results of a run, by the names of its measures: those that its sweep has kept, or what is
+    measured now."""
+    labels = labels_of(path)
+    named = {name: each for name, each in wanted.items() if not labels or each.is_of(labels)}
+    found = {}
+    for name, each in (named or wanted).items():
+        found[name] = take.kept(path, each.measure) or take(path, each.measure)
+    return found
+
+
+def _print(found: Mapping[str, Result] | Mapping[str, Comparison], as_json: bool) -> None:
+    """One document, or the tables; of several measures each below its name."""
+    if as_json:
+        documents = {name: each.to_dict() for name, each in found.items()}
+        several = {"measures": documents}
+        print(json_text(several if len(documents) > 1 else next(iter(documents.values()))))
+        return
+    for name, each in found.items():
+        if len(found) > 1:
+            print()
+            output().print(plain(name), style="bold underline")
+        for table in each.tables():
+            show(table)
 
 
 class Taker:
@@ -187,7 +212,9 @@ def span_of(option: str, text: str | None, example: str) -> tuple[int, int] | No
     return low, high
 
 
-def _beside(paths: Sequence[Path], metric: str | None, wanted: Measure, take: Taker) -> Comparison:
+def _beside(
+    paths: Sequence[Path], metric: str | None, wanted: SweepMeasure, take: Taker
+) -> Comparison:
     """Several runs. Raises UserError where none can be measured, all for one reason."""
     compared = compare(paths, metric, wanted, take)
     reasons = set(compared.problems.values())

@@ -1,27 +1,31 @@
-"""`toytrans sweep` and `toytrans board`: many runs, followed until they end, and compared."""
+"""`toytrans sweep`: many runs, followed until they end, and compared."""
 
 import contextlib
-from collections.abc import Callable
+import json
+import shlex
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 import typer
 
 from toytrans.cli.common import AsJson, ConfigArgument, ConfigOption, one_config
 from toytrans.cli.evaluate import Lengths, MetricOption, span_of
-from toytrans.cli.terminal import Bar, note, output, print_table, show
-from toytrans.config.load import load_config
+from toytrans.cli.terminal import Bar, note, output, plain, show
+from toytrans.config.load import read_tree
+from toytrans.config.yaml import parse_yaml
 from toytrans.errors import UserError
 from toytrans.figures import check_matplotlib
 from toytrans.files import json_text
-from toytrans.measurement import Measure, check_longest
+from toytrans.measurement import check_longest
 from toytrans.metrics import METRICS
 from toytrans.scores import PARTS
-from toytrans.sweeps.board import Board, board_names, load_board, measured, plan_board, write_board
 from toytrans.sweeps.comparison import Comparison
-from toytrans.sweeps.sweep import SWEEPS, Sweep, plan, write
+from toytrans.sweeps.plan import narrowed, plan, read_grid
+from toytrans.sweeps.sweep import SWEEPS, Sweep, write
+from toytrans.sweeps.sweep_file import Plan, SweepMeasure, find_sweep_file, plan_of_file
 from toytrans.sweeps.trial import Failure, Trial
 from toytrans.training.run import Run
 from toytrans.training.signals import collect_signals, exit_if_signalled
@@ -52,114 +56,159 @@ def sweep(
         Path | None,
         typer.Option(metavar="DIR", help="Folder. Default: runs/sweeps/ and the config's name."),
     ] = None,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Print a command for each run that is missing.")
+    ] = False,
+    as_json: AsJson = False,
 ) -> None:
     """Train all combinations of values and seeds, and compare them.
 
-    The same command goes on where it was stopped.
+    CONFIG is a config, or a file that describes a whole sweep, such as those in
+    boards/. The same command goes on where it was stopped.
     """
     path = one_config(argument, option)
     if path is None:
         raise UserError("no config; name one, say `toytrans sweep reverse`")
+    asked = _asked(path, seeds, sets or (), lengths, examples, on)
+    planned = plan(out or SWEEPS / path.stem, asked)
+    waiting = planned.waiting()
+    if dry_run:
+        more = ["--lengths", lengths] if lengths else []
+        more += ["--examples", str(examples)] if examples else []
+        for trial in waiting:
+            print(command_of(path, trial, planned, more))
+        return
+    note(planned.beginning(waiting))
+    failures = _follow(planned, waiting, partial(_numbers, metric), jobs, on)
+    compared = write(planned, metric)
+    first = next(iter(compared.values()))
+    for file in first.files:
+        note(f"written: {file}")
+    _note_matplotlib()
+    if as_json:
+        print(json_text({"folder": str(planned.folder), "measures": _as_dicts(planned, compared)}))
+    else:
+        _print(planned, compared)
+    _raise_internal(failures)
+    if failures or any(trial.path in first.problems for trial in planned.trials):
+        raise typer.Exit(1)
+
+
+def _asked(
+    path: Path,
+    seeds: str | None,
+    sets: Sequence[str],
+    lengths: str | None,
+    examples: int | None,
+    on: Literal["local", "ray"],
+) -> Plan:
+    """What the command asks for: a config with what the options say, or what a sweep file says as
+    far as no option says otherwise. Raises UserError."""
+    file, grid = find_sweep_file(path), read_grid(sets)
     ends = span_of("--seeds", seeds, "0:9")
     span = span_of("--lengths", lengths, "1:400")
     check_longest(span)
-    planned = plan(
-        out or SWEEPS / path.stem,
-        lambda changes: load_config(path, changes),
-        sets or (),
-        range(ends[0], ends[1] + 1) if ends else None,
-        Measure(lengths=span, examples=examples) if span or examples else None,
-        on=on,
+    asked = plan_of_file(file) if file else Plan(read_tree(path))
+    measures = asked.measures
+    if span or examples:
+        measures = {"test": SweepMeasure(lengths=span, examples=examples)}
+    return replace(
+        asked,
+        grid=narrowed(asked.grid, grid),
+        seeds=range(ends[0], ends[1] + 1) if ends else asked.seeds,
+        measures=measures,
+        origin="--set",
+        checks_device=on == "local",
     )
-    failures = _follow(planned, partial(_numbers, metric), jobs, on)
-    compared = write(planned, metric)
-    for file in compared.files:
-        note(f"written: {file}")
+
+
+def _note_matplotlib() -> None:
     try:
         check_matplotlib()
     except UserError as error:
         note(f"no picture: {error}")
-    for table in compared.tables():
-        show(table)
-    _raise_internal(failures)
-    if failures or any(trial.path in compared.problems for trial in planned.trials):
-        raise typer.Exit(1)
 
 
-def _numbers(metric: str | None, trial: Trial) -> str:
-    """The numbers of a run that has ended."""
-    (measure,) = trial.measures
-    result = Run.open(trial.path).kept_result(measure)
-    assert result is not None, "it was just measured"
-    name = metric or measure.main_metric
-    shown = METRICS[name]
-    parts = [(label, result.number(name, part)) for part, label in PARTS.items()]
+# One training as a command -----------------------------------------------------------------------
+
+
+def command_of(path: Path, trial: Trial, sweep: Sweep, more: Sequence[str]) -> str:
+    """The command that trains and measures one run of a sweep, in its folder."""
+    words = ["toytrans", "sweep", str(path)]
+    for name, label in trial.labels.items():
+        if name != "seed":
+            words += ["--set", f"{name}={_as_option(label)}"]
+    seed = trial.labels["seed"]
+    words += ["--seeds", f"{seed}:{seed}", *more, "--out", str(sweep.folder)]
+    return shlex.join(words)
+
+
+def _as_option(value: Any) -> str:
+    """A value as --set takes it."""
+    if isinstance(value, str):
+        with contextlib.suppress(UserError):
+            if "," not in value and parse_yaml(value, "", numbered=False)[0] == value:
+                return value
+    return json.dumps(value)
+
+
+# What is printed ---------------------------------------------------------------------------------
+
+
+def _numbers(metric: str | None, sweep: Sweep, trial: Trial) -> str:
+    """The numbers of a run that has ended, by the first measure that it has."""
+    name, asked = next((n, m) for n, m in sweep.measures.items() if m.is_of(trial.labels))
+    result = Run.open(trial.path).kept_result(asked.measure)
+    if result is None:
+        return "measured"
+    shown_name = metric or asked.metric or asked.measure.main_metric
+    shown = METRICS[shown_name]
+    parts = [(label, result.number(shown_name, part)) for part, label in PARTS.items()]
     known = [f"{label} {shown.written(value)}" for label, value in parts if value is not None]
-    text = ", ".join(known) or shown.written(result.number(name))
-    return f"{shown.label}: {text} ({result.seconds:.0f} s)"
+    text = ", ".join(known) or shown.written(result.number(shown_name))
+    which = f"{name}: " if len(sweep.measures) > 1 else ""
+    return f"{which}{shown.label}: {text} ({result.seconds:.0f} s)"
 
 
-def board(
-    name: Annotated[
-        str | None, typer.Argument(metavar="BOARD", help="Default: list all boards.")
-    ] = None,
-    tasks: Annotated[
-        list[str] | None, typer.Argument(metavar="TASK", help="Tasks of the board. Default: all.")
-    ] = None,
-    data: Annotated[
-        Path | None, typer.Option(help="Folder with the data files of the board.")
-    ] = None,
-    as_json: AsJson = False,
-) -> None:
-    """Train published tasks, and compare with their numbers."""
-    if name is None:
-        boards = {name: load_board(name) for name in board_names()}
-        if as_json:
-            print(json_text({name: list(each.tasks) for name, each in boards.items()}))
-        else:
-            rows = [(name, ", ".join(each.tasks), each.source) for name, each in boards.items()]
-            print_table(("board", "tasks", "from"), (), rows, box=None)
-        return
-    chosen, whole = load_board(name), plan_board(name, data)
-    failures = _follow(plan_board(name, data, tasks or ()), lambda trial: "measured")
-    for path in write_board(chosen, whole):
-        note(f"written: {path}")
-    found = [each for each in measured(chosen, whole) if not tasks or each[0] in tasks]
-    if as_json:
-        numbers: dict[str, dict[str, object]] = {}
-        for task, key, compared in found:
-            numbers.setdefault(task, {})[key] = compared.to_dict()
-        print(json_text({"board": name, "title": chosen.title, "tasks": numbers}))
-    else:
-        _print_board(chosen, found)
-    _raise_internal(failures)
-    if failures:
-        raise typer.Exit(1)
+def _as_dicts(sweep: Sweep, compared: Mapping[str, Comparison]) -> dict[str, Any]:
+    """Each measure with the numbers that were published."""
+    return {
+        name: {"aim": asked.aim, "published": asked.published} | compared[name].to_dict()
+        for name, asked in sweep.measures.items()
+    }
 
 
-def _print_board(board: Board, found: list[tuple[str, str, Comparison]]) -> None:
+def _print(sweep: Sweep, compared: Mapping[str, Comparison]) -> None:
+    """What the file says, and the tables of each measure, with the numbers that were published."""
+
     def say(text: str, style: str = "") -> None:
-        output().print(text, style=style, markup=False)
+        output().print(plain(text), style=style, soft_wrap=True)
 
-    say(f"{board.title} ({board.source})", "bold")
-    for sentence in (f"Our positions know: {board.knows}", *board.notes):
+    for sentence in sweep.about:
         say(sentence)
-    for task, key, compared in found:
-        table, measure = compared.part("all"), board.measures[task][key]
-        aim = f" (aim {measure.aim})" if measure.aim is not None else ""
-        say("")
-        show(replace(table, title=f"{task}: {table.title}{aim}"), box=None)
-        form = METRICS[compared.metric].written
-        numbers = (f"{who} {form(value)}" for who, value in measure.published.items())
-        if measure.published:
-            say(f"published: {', '.join(numbers)}")
+    for name, asked in sweep.measures.items():
+        if len(sweep.measures) > 1:
+            print()
+            say(name, "bold underline")
+        for table in compared[name].tables():
+            show(table)
+        written = METRICS[compared[name].metric].written
+        if asked.aim is not None:
+            say(f"aim: {written(asked.aim)}")
+        if asked.published:
+            numbers = ", ".join(f"{who} {written(value)}" for who, value in asked.published.items())
+            say(f"published: {numbers}")
+
+
+# What goes on ------------------------------------------------------------------------------------
 
 
 def _follow(
     sweep: Sweep,
-    describe: Callable[[Trial], str],
-    jobs: int | None = None,
-    on: Literal["local", "ray"] = "local",
+    waiting: Sequence[Trial],
+    describe: Any,
+    jobs: int | None,
+    on: Literal["local", "ray"],
 ) -> dict[Path, Failure]:
     """Train what is missing of a sweep: one bar, and a line for each run that ends. Returns why
     runs failed, by their paths.
@@ -167,8 +216,7 @@ def _follow(
     The first signal lets all trainings save and end. A second one ends this process at once; the
     trainings then save by themselves.
     """
-    note(sweep.beginning())
-    running = {trial.path: trial for trial in sweep.waiting()}
+    running = {trial.path: trial for trial in waiting}
     failures: dict[Path, Failure] = {}
     total = len(sweep.trials)
 
@@ -176,7 +224,7 @@ def _follow(
         started = sum(trial.share_done() for trial in running.values())
         return (total - len(running) + started) / total
 
-    rounds = sweep.train(jobs, on)
+    rounds = sweep.train(waiting, jobs, on)
     with collect_signals() as received:
         with contextlib.closing(rounds), Bar(done(), quiet=True) as bar:
             for ended in rounds:
@@ -184,7 +232,7 @@ def _follow(
                     del running[trial.path]
                     if failure is not None:
                         failures[trial.path] = failure
-                    what = f"failed: {failure.reason}" if failure else describe(trial)
+                    what = f"failed: {failure.reason}" if failure else describe(sweep, trial)
                     bar.write(f"{total - len(running)}/{total} {trial.title}: {what}")
                 bar.show(done(), f"{total - len(running)}/{total} runs")
                 if received:

@@ -15,7 +15,7 @@ from toytrans.config.schema import FilesConfig, Settings
 from toytrans.data.files import encode_pairs
 from toytrans.data.formats import SAY_THEIR_FORMAT, read_file
 from toytrans.data.open import longest_source, open_dataset, too_long
-from toytrans.data.pairs import MOST_IDS, DataFacts, Pairs, Side, Span, Split, all_pairs
+from toytrans.data.pairs import MOST_IDS, DataFacts, Dataset, Pairs, Side, Span, Split, all_pairs
 from toytrans.data.task_pairs import Task, TaskPairs
 from toytrans.errors import UserError
 
@@ -58,6 +58,16 @@ def pairs_of_split(settings: Settings, facts: DataFacts, split: Split, wanted: S
         return _with_targets(settings, dataset, split, wanted.lengths, count)
     _check_span(settings, dataset.task, wanted.lengths, count)
     return dataset.pairs(split, torch.arange(count), wanted.lengths)
+
+
+def check_selection(settings: Settings, dataset: Dataset, split: Split, wanted: Selection) -> None:
+    """Raise UserError where `pairs_of_split` would, but draw no pairs that a task surely has."""
+    if not isinstance(dataset, TaskPairs) or (wanted.side == "tgt" and wanted.lengths):
+        pairs_of_split(settings, dataset.facts, split, wanted)
+    elif wanted.lengths is not None:
+        count = wanted.examples or dataset.size(split)
+        assert count is not None, f"{split} is endless"
+        _check_span(settings, dataset.task, wanted.lengths, count)
 
 
 def pairs_of_files(

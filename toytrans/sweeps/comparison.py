@@ -31,6 +31,7 @@ from toytrans.sweeps.groups import (
     without_seeds,
 )
 from toytrans.sweeps.intervals import Summary
+from toytrans.sweeps.sweep_file import SweepMeasure
 from toytrans.sweeps.trial import FAILED, read_failure
 from toytrans.table import Table, TextColumn
 from toytrans.training.folder import CONFIG, is_run
@@ -49,6 +50,8 @@ intervals are in the table of lengths too."""
 SMALL = 0.005
 """A difference between free-running and teacher-forced that is said."""
 
+RANGES = "[a, b]: the range of the seeds, where so few allow no interval"
+
 ERRORS = "free_symbol_error_rate"
 """The metric that stands beside exact match."""
 
@@ -59,7 +62,7 @@ class Comparison:
 
     measure: what was measured. metric: the number that is compared. groups: one for each config,
     with every run. unread: runs whose config cannot be read, and why. files: the tables and plots
-    of a sweep.
+    of a sweep. by_measure: the same runs by each measure of a sweep, by its name.
     """
 
     measure: Measure
@@ -67,6 +70,12 @@ class Comparison:
     groups: Sequence[Group]
     unread: Mapping[Path, str] = field(default_factory=dict)
     files: Sequence[Path] = ()
+    by_measure: "Mapping[str, Comparison]" = field(default_factory=dict)
+
+    @property
+    def runs(self) -> list[Run]:
+        """The runs that have numbers, group by group. Raises UserError."""
+        return [Run.open(member.path) for each in self.groups for member, _ in each.counted]
 
     @property
     def members(self) -> list[Member]:
@@ -175,7 +184,8 @@ class Comparison:
         texts = [str(seed) if seed == data else f"{seed}/{data}" for seed, data in seeds]
         numbers = ["runs", *["mean", "sd", "95%"] * several, *[METRICS[ERRORS].short] * with_errors]
         last = TextColumn(f"seed{'s' * several} {' '.join(texts)}")
-        return Table(title, [TextColumn(self._key), *numbers, last], rows)
+        notes = [RANGES] if any("[" in cell for row in rows for cell in row[1:-1]) else []
+        return Table(title, [TextColumn(self._key), *numbers, last], rows, notes)
 
     def _nothing(self, part: str) -> str:
         """What is said of a part where all values are 0, or none is known."""
@@ -215,7 +225,9 @@ class Comparison:
         ]
         if rows:
             numbers = ("seeds", "mean", "sd", "95%", "ahead", "behind")
-            yield Table(title, [TextColumn("first"), TextColumn("second"), *numbers], rows)
+            notes = [RANGES] if any("[" in cell for row in rows for cell in row[2:]) else []
+            columns: list[str | TextColumn] = [TextColumn("first"), TextColumn("second"), *numbers]
+            yield Table(title, columns, rows, notes)
 
     def _lengths(self) -> Iterator[Table]:
         """The mean of each group at each length, with its interval where there is room."""
@@ -226,7 +238,7 @@ class Comparison:
             row = [str(span)]
             for curve in curves:
                 mean, _, interval = self._cells(curve.get(span))
-                more = interval != "-" and len(curves) <= MOST_INTERVALS
+                more = ".." in interval and len(curves) <= MOST_INTERVALS
                 row.append(f"{mean} {interval}" if more else mean)
             rows.append(row)
         if len(rows) > 1:
@@ -235,7 +247,7 @@ class Comparison:
             yield Table(title, [TextColumn("length"), *names], rows)
 
     def _cells(self, summary: Summary | None, *, signed: bool = False) -> list[str]:
-        """Mean, deviation and interval."""
+        """Mean, deviation and interval; a range of seeds stands in brackets."""
         if summary is None:
             return ["-", "-", "-"]
         mean, low, high = (
@@ -244,7 +256,8 @@ class Comparison:
         )
         if summary.deviation is None:
             return [mean, "-", "-"]
-        return [mean, self._metric.written(summary.deviation), f"{low}..{high}"]
+        ends = f"[{low}, {high}]" if summary.spread == "range" else f"{low}..{high}"
+        return [mean, self._metric.written(summary.deviation), ends]
 
     def _remarks(self) -> Iterator[str]:
         """What the numbers cannot say: runs that are not counted, sources that are trained on too,
@@ -311,7 +324,7 @@ class Comparison:
             draw_lengths(axes, lines, self.train_lengths)
             if len(lines) > 1 and any(lines.values()):
                 axes.legend(frameon=False, title=self._key)
-            says = "dotted: the ends of training; bands: 95% intervals"
+            says = "dotted: the ends of training; bands: 95% intervals, or ranges of seeds"
             axes.set_xlabel(f"{SIDE_NAMES[self.measure.length_of]} length ({says})")
             axes.set_ylabel(metric.label)
             if metric.is_share:
@@ -321,16 +334,33 @@ class Comparison:
 
     # For programs --------------------------------------------------------------------------------
 
+    @property
+    def keys(self) -> list[str]:
+        """What sets the groups apart."""
+        return [key for each in self.groups[:1] for key in each.differs]
+
+    def best(self) -> Group:
+        """The group whose mean is the best of all, whichever way of its metric is better. Chosen by
+        test pairs, its number is too good; measure `split="valid"` to choose. Raises UserError
+        where no run has a number."""
+        means = [(each, each.summary(self.metric)) for each in self.groups]
+        known = [(summary.mean, each) for each, summary in means if summary]
+        if not known:
+            raise UserError(f"no run has a number of {self.metric}")
+        pick = max if self._metric.better == "higher" else min
+        return pick(known, key=lambda pair: pair[0])[1]
+
     def table(self) -> Table:
-        """One row for each run, place and metric, with values as they are."""
-        keys = [key for each in self.groups[:1] for key in each.differs]
-        rows = [
-            [str(member.path), *map(cell, each.differs.values()), *member.seeds, *row]
-            for each in self.groups
-            for member, result in each.counted
-            for row in rows_of(result)
-        ]
-        return Table("", ["run", *keys, "seed", "data_seed", *COLUMNS], rows)
+        """One row for each run or group, place and metric, with values as they are."""
+        rows = []
+        for each in self.groups:
+            values = [*map(cell, each.differs.values())]
+            for member, result in each.counted:
+                head = ["run", str(member.path), *member.seeds, *values]
+                rows += [[*head, *row, 1, None, None] for row in rows_of(result)]
+            head = ["group", each.name, None, None, *values]
+            rows += [[*head, *row] for row in rows_of_group(each)]
+        return Table("", [*FIRST, *self.keys, *COLUMNS], rows)
 
     def to_dict(self) -> dict[str, Any]:
         """Means and intervals of each group, its runs, and the differences of groups, as plain
@@ -379,24 +409,48 @@ class Comparison:
         return {"first": first, "second": second, **counts, **of.summary._asdict()}
 
 
-COLUMNS = ("part", "shortest", "longest", "metric", "value", "low", "high", "pairs")
-"""After those that name a run. low, high: the 95% interval of Wilson. Rows of a part have no
-shortest and longest; rows of a whole run have no part."""
+FIRST = ("of", "run", "seed", "data_seed")
+COLUMNS = (
+    *("part", "shortest", "longest", "metric", "value", "low", "high"),
+    *("pairs", "runs", "sd", "spread"),
+)
+"""The columns before those of what sets groups apart, and after them. of: run or group. low, high:
+of a run the 95% interval of Wilson; of a group what spread says, the 95% interval of the mean or
+the range of the seeds. Rows of a part have no shortest and longest; rows of a whole run have no
+part. sd: over the seeds of a group."""
 
 
 def rows_of(result: Result) -> Iterator[list[Any]]:
-    """The rows of a run, as `COLUMNS` says."""
+    """The rows of a run, as `COLUMNS` says, up to its pairs."""
     for name in OF_RUN:
         yield ["", None, None, name, result.number(name), None, None, None]
-    places: list[tuple[Place, list[Any]]] = [(p, [p, None, None]) for p in result.parts]
-    for each in result.by_length:
-        places.append((each.span, [each.part, each.shortest, each.longest]))
-    for place, where in places:
-        intervals = result.at(place)["intervals"]
+    places: list[Place] = [*result.parts, *(each.span for each in result.by_length)]
+    for place in places:
+        where, intervals = _where(place), result.at(place)["intervals"]
         for name in OF_PAIRS:
             if pairs := result.rests_on(name, place):
                 low, high = intervals.get(name, (None, None))
                 yield [*where, name, result.number(name, place), low, high, pairs]
+
+
+def rows_of_group(group: Group) -> Iterator[list[Any]]:
+    """The rows of a group, as `COLUMNS` says: means over its seeds."""
+    for name in METRICS:
+        found: dict[Place, Summary] = {}
+        parts = dict.fromkeys(part for _, result in group.counted for part in result.parts)
+        for part in ["all"] if name in OF_RUN else parts:
+            if summary := group.summary(name, part):
+                found[part] = summary
+        for place, summary in (found | group.curve(name)).items():
+            where = ["", None, None] if name in OF_RUN else _where(place)
+            mean, low, high = summary.mean, summary.low, summary.high
+            more = summary.pairs, summary.runs, summary.deviation, summary.spread
+            yield [*where, name, mean, low, high, *more]
+
+
+def _where(place: Place) -> list[Any]:
+    """Part, shortest and longest."""
+    return [place, None, None] if isinstance(place, str) else [place.part, place.low, place.high]
 
 
 def cell(value: Any) -> Any:
@@ -417,13 +471,14 @@ def _point(span: Span, of: Summary) -> Point:
 
 
 class Saved(BaseModel):
-    """sweep.json, as far as it is read again. runs: names, in the order of the grid."""
+    """sweep.json, as far as it is read again. measures: by name. runs: what was varied in each, by
+    the name of its folder, in the order of the grid."""
 
     model_config = ConfigDict(strict=True)
 
     made: dict[str, Any]
-    measure: Measure | None = None
-    runs: list[str] = []
+    measures: dict[str, SweepMeasure] = {}
+    runs: dict[str, dict[str, Any]] = {}
 
 
 def read_sweep(folder: Path) -> Saved | None:
@@ -450,13 +505,19 @@ def _has_begun(path: Path) -> bool:
     return any(os.path.exists(path / name) for name in (CONFIG, RECORDS, FAILED))
 
 
-def measure_of(paths: Sequence[Path]) -> Measure:
-    """What is measured of runs where nothing is asked for: what the sweep of all of them measures,
-    or else every test pair. Raises UserError."""
+def measures_of(paths: Sequence[Path]) -> dict[str, SweepMeasure]:
+    """What is measured of runs where nothing is asked for, by name: what the sweep of all of them
+    measures, or else every test pair. Raises UserError."""
     sweeps = [read_sweep(path.parent if is_run(path) else path) for path in paths]
-    measures = {each and each.measure for each in sweeps}
-    only = measures.pop() if len(measures) == 1 else None
-    return only or Measure()
+    first, *others = (each.measures if each else {} for each in sweeps)
+    same = first and all(measures == first for measures in others)
+    return first if same else {"test": SweepMeasure()}
+
+
+def labels_of(run: Path) -> dict[str, Any]:
+    """What its sweep has varied in a run; empty where it is of none. Raises UserError."""
+    saved = read_sweep(run.parent)
+    return saved.runs.get(run.name, {}) if saved else {}
 
 
 Take = Callable[[Path, Measure], Result]
@@ -465,17 +526,26 @@ Take = Callable[[Path, Measure], Result]
 def compare(
     paths: Sequence[Path],
     metric: str | None = None,
-    measure: Measure | None = None,
+    asked: SweepMeasure | None = None,
     take: Take | None = None,
 ) -> Comparison:
     """The runs of some run directories, folders of runs and sweeps. Raises UserError.
 
-    metric: None = exact match. measure: None = as of `measure_of`. take: measures a run that has no
-    such result, or one that is no longer its own; nothing is written.
+    metric: None = that of the measure. asked: None = the first of `measures_of`; runs that it is
+    not meant for are left out. take: measures a run that has no such result, or one that is no
+    longer its own; nothing is written.
     """
-    measure = measure or measure_of(paths)
+    asked = asked or next(iter(measures_of(paths).values()))
+    measure = asked.measure
     members, unread = list[Member](), dict[Path, str]()
+    folders = dict[Path, Saved | None]()
     for path in dict.fromkeys(run for given in paths for run in runs_of(given)):
+        if path.parent not in folders:
+            folders[path.parent] = read_sweep(path.parent)
+        saved = folders[path.parent]
+        labels = saved.runs.get(path.name, {}) if saved else {}
+        if labels and not asked.is_of(labels):
+            continue
         try:
             run = Run.open(path)
         except UserError as error:
@@ -488,8 +558,9 @@ def compare(
         except UserError as error:
             problem = str(error)
         stated = flatten(run.given.model_dump(exclude_unset=True))
-        members.append(Member(path, run.config, result, problem, stated))
-    return Comparison(measure, metric or measure.main_metric, group(members), unread)
+        members.append(Member(path, run.config, result, problem, stated, labels))
+    shown = metric or asked.metric or measure.main_metric
+    return Comparison(measure, shown, group(members), unread)
 
 
 def of_one(run: Run, result: Result, metric: str | None = None) -> Comparison:

@@ -22,11 +22,15 @@ from toytrans.sweeps.intervals import Summary, difference_of, summarise
 Seeds = tuple[int, int]
 """seed, and that of the data"""
 
+OF_SEEDS = ("seed", "data.seed", "device")
+"""Keys in which the runs of one group may differ."""
+
 
 class Member(NamedTuple):
     """A run and its result, or the problem why it has none.
 
     stated: the keys that its config gives. Other keys follow from these, or have their defaults.
+    labels: what its sweep has varied, and what that is in this run.
     """
 
     path: Path
@@ -34,6 +38,7 @@ class Member(NamedTuple):
     result: Result | None = None
     problem: str = ""
     stated: Collection[str] = ()
+    labels: Mapping[str, Any] = {}
 
     @property
     def seeds(self) -> Seeds:
@@ -103,17 +108,36 @@ def group(members: Iterable[Member]) -> list[Group]:
     for member in members:
         stated.update(member.stated)
         groups.setdefault(without_seeds(member.config), []).append(member)
-    flat = [flatten(config.model_dump(mode="json")) for config in groups]
-    keys = _telling_keys(flat, stated)
+    told = _told_apart(groups, stated)
     found = []
-    for number, (values, some) in enumerate(zip(flat, groups.values(), strict=True)):
-        differs = {key: values.get(key) for key in keys}
+    for number, (differs, some) in enumerate(zip(told, groups.values(), strict=True)):
+        keys = list(differs)
         name = value_as_text(differs[keys[0]]) if len(keys) == 1 else "all"
         if len(keys) > 1:
             name = f"{ascii_uppercase[number % 26]}{number // 26 or ''}"  # A to Z, then A1, B1
         by_seeds = sorted(some, key=lambda member: (member.seeds, str(member.path)))
         found.append(Group(differs, by_seeds, name))
     return found
+
+
+def _told_apart(
+    groups: Mapping[Settings, Sequence[Member]], stated: Collection[str]
+) -> list[dict[str, Any]]:
+    """What sets each group apart, by key: what their sweeps have varied, if that is enough, or else
+    the keys of their configs."""
+    flat = [flatten(config.model_dump(mode="json")) for config in groups]
+    firsts = [some[0].labels for some in groups.values()]
+    if all(firsts):
+        keys = dict.fromkeys(key for labels in firsts for key in labels if key not in OF_SEEDS)
+        told = [
+            {key: labels.get(key, values.get(key)) for key in keys}
+            for labels, values in zip(firsts, flat, strict=True)
+        ]
+        varied = [key for key in keys if len({value_as_text(each[key]) for each in told}) > 1]
+        if len({tuple(value_as_text(each[key]) for key in varied) for each in told}) == len(told):
+            return [{key: each[key] for key in varied} for each in told]
+    keys_of_configs = _telling_keys(flat, stated)
+    return [{key: values.get(key) for key in keys_of_configs} for values in flat]
 
 
 def _telling_keys(configs: Sequence[Mapping[str, Any]], stated: Collection[str]) -> list[str]:

@@ -4,20 +4,26 @@ The interval of a mean proportion is Wilson's, on an effective number of pairs (
 1998, Survey Methodology 24:193; with Wilson's interval: Franco, Little, Louis and Slud 2019, J.
 Survey Statistics and Methodology 7:334). That is how many independent pairs would vary as the seeds
 do, reduced for the few seeds by the squared ratio of the points of the normal and Student's t. It
-is at most the number of pairs that were measured. So seeds that differ widely give about Student's
-interval, and seeds that are all 1.000 the interval of their pairs.
+is at most the number of pairs that were measured. Means of losses and other numbers that are no
+proportions have Student's interval.
 
-docs/sweeps.md says how often it covers the mean, and where less often than 95 times of 100.
-
-Means of losses and other numbers that are no proportions have Student's interval.
+Where so few seeds allow no such interval, a summary has their range, and says so. Near 0 and 1 a
+rare seed may be far off, and seeds that have not met one look just as seeds of which there is none.
+tests/sweeps/test_intervals.py tells by simulation how often intervals that are given hold the mean.
 """
 
 from collections.abc import Sequence
 from math import sqrt
 from statistics import fmean, stdev
-from typing import NamedTuple
+from typing import Literal, NamedTuple
 
 from toytrans.scores import Z_975, wilson_interval
+
+FEWEST = 3
+"""Seeds of an interval, at least."""
+
+MIDDLE = 0.1, 0.9
+"""Where the mean of proportions has an interval."""
 
 T_975 = [12.706205, 4.302653, 3.182446, 2.776445, 2.570582]
 T_975 += [2.446912, 2.364624, 2.306004, 2.262157, 2.228139]
@@ -25,7 +31,9 @@ T_975 += [2.446912, 2.364624, 2.306004, 2.262157, 2.228139]
 
 
 class Summary(NamedTuple):
-    """Mean, standard deviation and 95% interval of the mean; None where one value has none.
+    """Mean and standard deviation, and from where to where: low and high are the ends of the 95%
+    interval of the mean, or the range of the seeds, as `spread` says; all None where one value has
+    none.
 
     pairs: that the values rest on; None = they are no proportions.
     """
@@ -35,6 +43,7 @@ class Summary(NamedTuple):
     deviation: float | None
     low: float | None
     high: float | None
+    spread: Literal["95%", "range"] | None
     pairs: int | None = None
 
 
@@ -42,16 +51,18 @@ def summarise(values: Sequence[float], pairs: int | None = None) -> Summary:
     """The values of some seeds. pairs: as in `Summary`."""
     mean, runs = fmean(values), len(values)
     if runs < 2:
-        return Summary(runs, mean, None, None, None, pairs)
+        return Summary(runs, mean, None, None, None, None, pairs)
     deviation = stdev(values)
+    if runs < FEWEST or (pairs is not None and not MIDDLE[0] <= mean <= MIDDLE[1]):
+        return Summary(runs, mean, deviation, min(values), max(values), "range", pairs)
     half = t_975(runs - 1) * deviation / sqrt(runs)
     if pairs is None:
-        return Summary(runs, mean, deviation, mean - half, mean + half)
+        return Summary(runs, mean, deviation, mean - half, mean + half, "95%")
     effective = float(pairs)
     if half > 0:
         effective = min(effective, mean * (1 - mean) * (Z_975 / half) ** 2)
     low, high = wilson_interval(mean * effective, effective)
-    return Summary(runs, mean, deviation, min(low, mean), max(high, mean), pairs)
+    return Summary(runs, mean, deviation, low, high, "95%", pairs)
 
 
 def difference_of(
@@ -64,9 +75,13 @@ def difference_of(
     Wilson intervals of both (Newcombe 1998, Statistics in Medicine 17:873, method 10).
     """
     found = summarise([ours - theirs for ours, theirs in values])
-    if 0 in pairs or found.low is None or found.high is None:
+    if 0 in pairs or found.spread != "95%" or found.low is None or found.high is None:
         return found
     ours, theirs = (fmean(column) for column in zip(*values, strict=True))
+    if not all(MIDDLE[0] <= mean <= MIDDLE[1] for mean in (ours, theirs)):
+        differences = [a - b for a, b in values]
+        ends = min(differences), max(differences)
+        return found._replace(low=ends[0], high=ends[1], spread="range", pairs=min(pairs))
     low, high = wilson_interval(ours * pairs[0], pairs[0])
     low_2, high_2 = wilson_interval(theirs * pairs[1], pairs[1])
     below = found.mean - sqrt((ours - low) ** 2 + (high_2 - theirs) ** 2)

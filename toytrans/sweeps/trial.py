@@ -1,54 +1,36 @@
-"""A trial: one run of a sweep, trained and measured; and many of them, here or on a Ray cluster.
+"""A trial: one run of a sweep, trained and measured.
 
-    FOLDER/LABEL-HASH/              an ordinary run
-    FOLDER/LABEL-HASH/eval.json     its numbers, at the end
-    FOLDER/LABEL-HASH/failed.json   why it has none, while it has none
+    FOLDER/lr=0.003,seed=0/              an ordinary run
+    FOLDER/lr=0.003,seed=0/eval.json     its results, at the end
+    FOLDER/lr=0.003,seed=0/failed.json   why it has none, while it has none
 
-The hash is of the config and of what is in the files that it names, so another config is another
-run. A trial that was stopped goes on from its checkpoint. Where only the measure is another one,
-the trained model is measured again. Each trial computes with one thread.
-
-Many run in processes here, or as tasks of a cluster. One that fails, is killed, or runs out of
-memory costs only itself. The nodes of a cluster share the folder of the runs, so a trial whose node
-is lost goes on elsewhere.
+A trial that was stopped goes on from its checkpoint. Where only the measure is another one, or the
+test files, the trained model is measured again. Each trial computes with one thread, wherever it
+runs: `here` has many in processes on this machine, `on_ray` on the machines of a cluster.
 """
 
 import contextlib
-import hashlib
-import logging
-import multiprocessing
-import os
-import platform
-import signal
-import sys
-import tempfile
-import threading
 import time
 import traceback
-from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
-from importlib.util import find_spec
-from multiprocessing import resource_tracker
-from multiprocessing.connection import wait
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from types import ModuleType
 from typing import Any, NamedTuple
 
 import torch
 from pydantic import BaseModel, ConfigDict
 
-from toytrans.config.load import flatten
-from toytrans.config.schema import Config, Paths, Settings
+from toytrans.config.schema import Config, Settings
 from toytrans.documents import read_json
-from toytrans.errors import UserError, how_to_install, ran_out_of_memory, shortened
-from toytrans.files import Unreadable, json_text, write_json
+from toytrans.errors import UserError, ran_out_of_memory, shortened
+from toytrans.files import Unreadable, write_json
 from toytrans.measurement import Measure, write_result
-from toytrans.references import digests, hand_over, take_over
 from toytrans.training import devices
-from toytrans.training.devices import usable_cores
+from toytrans.training.checkpoint import read_trained_with
 from toytrans.training.folder import is_being_written
+from toytrans.training.provenance import TrainedWith
 from toytrans.training.run import Run
 from toytrans.training.session import open_session
-from toytrans.training.signals import end_at_once, exit_if_signalled
+from toytrans.training.signals import exit_if_signalled
 from toytrans.user_code import fault_in_user_code
 
 FAILED = "failed.json"
@@ -60,8 +42,8 @@ SECONDS_FOR_LOCK = 60.0
 class Trial(NamedTuple):
     """What to train, where, and what is measured of it.
 
-    config: as it is given to the training. settings: what follows from it.
-    title: what sets it apart, for a person. about: the same by key, for a board's table.
+    config: as it is given to the training. settings: what follows from it. title: what sets it
+    apart, for a person. labels: the same by key, the seed among them.
     """
 
     path: Path
@@ -69,14 +51,12 @@ class Trial(NamedTuple):
     settings: Settings
     measures: Sequence[Measure]
     title: str = ""
-    about: Mapping[str, str] = {}
+    labels: Mapping[str, Any] = {}
 
     def is_done(self) -> bool:
-        """Whether nothing is left to do: it has its numbers, or would diverge again."""
+        """Whether nothing is left to do: it has its results, or would diverge again."""
         try:
             run = Run.open(self.path)
-            if by_names(run.config) != by_names(self.settings):
-                return False
             if run.diverged:
                 return True
             if run.unfinished or not run.steps:
@@ -94,13 +74,27 @@ class Trial(NamedTuple):
         return 0.0
 
 
-def path_of(folder: Path, label: str, config: Settings, hash_of: Callable[[Paths], str]) -> Path:
-    """The folder of a trial. hash_of: the SHA-256 of data files, which it reads once."""
-    contents, files = digests(config.references.values()), config.data.files
-    named = (files.train, files.valid, files.test) if files else ()
-    contents += [hash_of(paths) for paths in named if paths]
-    text = json_text([by_names(config), contents])
-    return folder / f"{label}-{hashlib.sha256(text.encode()).hexdigest()[:8]}"
+Ended = tuple[Trial, "Failure | None"]
+"""A trial that has ended, and why it failed if it did."""
+
+
+def is_free_for(path: Path, settings: Settings, now: TrainedWith) -> bool:
+    """Whether a folder holds the run of some settings, or no run that could be another one.
+
+    now: what a training with them would train with. Test files are no part of a training.
+    """
+    try:
+        run = Run.open(path)
+        if by_names(run.config) != by_names(settings):
+            return False
+        before = read_trained_with(path, run.steps[-1]) if run.steps else None
+    except UserError:  # there is none, or its own process says what is wrong
+        return True
+    if before is None:
+        return True
+    files = before.code | before.data
+    here = now.code | now.data
+    return all(here.get(key) == files[key] for key in files if key != "data.files.test")
 
 
 def by_names(config: Settings) -> dict[str, Any]:
@@ -148,6 +142,11 @@ def failed(trial: Trial, reason: str, *, traceback: str = "") -> Failure:
     return failure
 
 
+def lost(trial: Trial, how: str) -> Failure:
+    """A failure that its own process could not write."""
+    return failed(trial, f"{how}; the same command goes on")
+
+
 # One trial ---------------------------------------------------------------------------------------
 
 
@@ -181,7 +180,6 @@ def _train_and_measure(trial: Trial) -> Failure | None:
     torch.set_num_threads(1)
     devices.tune_process()
     name, silent = trial.path.name, lambda _: None
-    _check_config(trial)
     with open_session(trial.config, name, trial.path, True, silent, waits=True) as trainer:
         for _ in trainer.train():
             pass
@@ -194,198 +192,3 @@ def _train_and_measure(trial: Trial) -> Failure | None:
         if trained.kept_result(measure) is None:
             write_result(trained.path, trained.measure(measure))
     return None
-
-
-def _check_config(trial: Trial) -> None:
-    """Raise UserError where the folder of a trial holds a run of another config, which somebody
-    has put there or has gone on with."""
-    try:
-        config = Run.open(trial.path).config
-    except UserError:  # there is none, or the training says what is wrong
-        return
-    there, wanted = (flatten(by_names(settings)) for settings in (config, trial.settings))
-    for key, value in wanted.items():
-        if there.get(key) != value:
-            what = f"holds a run whose {key} is {there.get(key)}, not {value}"
-            raise UserError(f"{trial.path}: {what}; move it away")
-
-
-# Many trials, in processes here ------------------------------------------------------------------
-
-Ended = tuple[Trial, Failure | None]
-
-HAS_FAILED = 1
-"""The exit code of a process whose trial has failed and has written why."""
-
-
-def processes_for(trials: Sequence[Trial], asked: int | None = None) -> int:
-    """Processes at once: as many as were asked for, one a core at most. None: one a core, or one in
-    all where any trial is on a GPU."""
-    names = {trial.config.device for trial in trials}
-    on_cpu = all(devices.choose_device(name).type == "cpu" for name in names)
-    return min(asked or (usable_cores() if on_cpu else 1), usable_cores())
-
-
-def run_here(trials: Sequence[Trial], jobs: int | None = None) -> Generator[list[Ended]]:
-    """Run trials; yields those that have ended, about once a second. Closed early, it lets every
-    training save. jobs: as of `processes_for`."""
-    # the server's socket lies in the temporary folder; its path has at most 107 characters
-    forks = sys.platform == "linux" and len(tempfile.gettempdir()) <= 70
-    context: Any = multiprocessing.get_context("forkserver" if forks else "spawn")
-    if forks:
-        context.set_forkserver_preload([__name__])  # to import torch takes seconds
-    at_once, waiting, running = processes_for(trials, jobs), list(trials), dict[Any, Trial]()
-    try:
-        while waiting or running:
-            while waiting and len(running) < at_once:
-                trial = waiting.pop(0)
-                given = trial, hand_over(trial.config.references.values())
-                process = context.Process(target=_child, args=given)
-                with contextlib.suppress(OSError, EOFError), main_hidden(), signals_blocked():
-                    process.start()  # nothing starts where the fork server was killed
-                running[process] = trial
-            wait([process.sentinel for process in running if process.pid], timeout=1.0)
-            over = [process for process in running if not process.is_alive()]
-            yield [(running[each], _answer(running.pop(each), each)) for each in over]
-    finally:
-        started = [process for process in running if process.pid]
-        for process in started:
-            process.terminate()
-        for process in started:
-            process.join()
-
-
-def _answer(trial: Trial, process: Any) -> Failure | None:
-    """Why a trial has failed whose process has ended."""
-    if process.pid is None:
-        return _lost(trial, "no process could be started")
-    if process.exitcode == 0:
-        return None
-    killed = " (killed; out of memory?)" if process.exitcode == -9 else ""
-    written = read_failure(trial.path) if process.exitcode == HAS_FAILED else None
-    return written or _lost(trial, f"its process ended with exit code {process.exitcode}{killed}")
-
-
-def _lost(trial: Trial, how: str) -> Failure:
-    """A failure that its own process could not write."""
-    return failed(trial, f"{how}; the same command goes on")
-
-
-@contextlib.contextmanager
-def main_hidden() -> Iterator[None]:
-    """Processes that are started here import toytrans, not the program that starts them: a script
-    without `if __name__ == "__main__"` would start a sweep in each."""
-    main = sys.modules["__main__"]
-    sys.modules["__main__"] = ModuleType("__main__")
-    try:
-        yield
-    finally:
-        sys.modules["__main__"] = main
-
-
-@contextlib.contextmanager
-def signals_blocked() -> Iterator[None]:
-    """Processes that are started here, the fork server too, leave the terminal's signals to their
-    parent."""
-    if not hasattr(signal, "pthread_sigmask"):  # Windows
-        yield
-        return
-    resource_tracker.ensure_running()  # or `start` does it, which ends the blocking
-    before = signal.pthread_sigmask(signal.SIG_BLOCK, (signal.SIGINT, signal.SIGHUP))
-    try:
-        yield
-    finally:
-        signal.pthread_sigmask(signal.SIG_SETMASK, before)
-
-
-def _child(trial: Trial, code: Mapping[str, bytes]) -> None:
-    """The program of one process. code: the user's, as the parent has read it."""
-    end_at_once()
-    threading.Thread(target=_end_with_parent, daemon=True).start()
-    take_over(code)
-    sys.exit(HAS_FAILED if run(trial) else 0)
-
-
-def _end_with_parent() -> None:
-    """Save and end as soon as the parent process is gone, however it ended."""
-    parent = multiprocessing.parent_process()
-    if parent is not None:
-        parent.join()
-        signal.raise_signal(signal.SIGTERM)
-
-
-# Ray ---------------------------------------------------------------------------------------------
-
-
-def check_ray() -> None:
-    """Raise UserError where Ray is not installed."""
-    if find_spec("ray") is None:
-        raise UserError(f"--on ray needs Ray, which is not installed; {how_to_install('ray')}")
-
-
-def run_on_ray(trials: Sequence[Trial], jobs: int | None = None) -> Generator[list[Ended]]:
-    """As `run_here`, on a Ray cluster. jobs: None = as many as the cluster has room for."""
-    waiting, running = list(trials), dict[Any, Trial]()
-    with _connected() as ray:
-        has_gpus = ray.cluster_resources().get("GPU", 0) > 0
-        task = ray.remote(max_calls=1, max_retries=3, num_cpus=1)(_task)
-        try:
-            while waiting or running:
-                while waiting and len(running) < (jobs or len(trials)):
-                    trial = waiting.pop(0)
-                    device = trial.config.device
-                    on_gpu = device.startswith("cuda") or (device == "auto" and has_gpus)
-                    placed = task.options(num_gpus=float(on_gpu))
-                    given = trial, hand_over(trial.config.references.values()), os.getcwd()
-                    running[placed.remote(*given)] = trial
-                ended = list[Ended]()
-                for each in ray.wait(list(running), num_returns=len(running), timeout=1.0)[0]:
-                    trial = running.pop(each)
-                    try:
-                        ended.append((trial, ray.get(each)))
-                    except ray.exceptions.RayError as error:
-                        reason = str(error).strip().partition("\n")[0]
-                        how = f"Ray lost it ({type(error).__name__}: {reason})"
-                        ended.append((trial, _lost(trial, how)))
-                yield ended
-        finally:
-            for each in running:
-                ray.cancel(each)
-            if running:
-                ray.wait(list(running), num_returns=len(running), timeout=60.0)
-
-
-@contextlib.contextmanager
-def _connected() -> Iterator[Any]:
-    """Ray, connected to RAY_ADDRESS, to a cluster that runs here, or to one that is started for as
-    long as the block lasts. Raises UserError."""
-    os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")  # else it warns of a change
-    os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
-    import ray
-
-    if ray.is_initialized():
-        yield ray
-        return
-    handler = signal.getsignal(signal.SIGTERM)  # Ray sets its own
-    try:
-        ray.init(log_to_driver=False, logging_level=logging.ERROR)
-    except ConnectionError as error:
-        raise UserError(f"Ray: {str(error).strip().partition(chr(10))[0]}") from None
-    finally:
-        signal.signal(signal.SIGTERM, handler)
-    try:
-        with open(os.devnull, "w") as null, contextlib.redirect_stdout(null):
-            yield ray  # a thread of Ray's prints to standard output which nodes it has lost
-    finally:
-        ray.shutdown()
-
-
-def _task(trial: Trial, code: Mapping[str, bytes], folder: str) -> Failure | None:
-    """The program of one task, in the folder of the command. code: the user's, as it was read."""
-    end_at_once()
-    take_over(code)
-    if not os.path.isdir(folder):
-        lost = f"{folder}: not on {platform.node()}; the nodes must share the folder of the command"
-        return Failure(reason=lost)
-    os.chdir(folder)
-    return run(trial)
