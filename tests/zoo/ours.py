@@ -1,4 +1,5 @@
-"""toytrans' own models, checked as anybody's module would be."""
+"""toytrans' own models, checked as anybody's module would be. Their faults are those of
+tests/checks/test_check.py, and of the slow tests behind a plain function."""
 
 from functools import partial
 
@@ -30,17 +31,6 @@ _closed = partial(our_model, pad_mask="keys_and_queries")
 sound(name="ours with pads closed as queries")(_closed)
 
 faulty("order", name="ours none")(partial(our_model, positions="none"))
-for _fault, _checks in {
-    "no_causal": "future",
-    "triangle_off_by_one": "future",
-    "pad_visible": "pads",
-    "mask_flipped": "pads future",
-    "no_position": "order",
-    "no_residual": "sublayers",
-    "wrong_scale": "scale",
-    "no_scale": "scale",
-}.items():  # what can be seen from outside
-    faulty(_checks, name=f"ours {_fault.replace('_', ' ')}")(partial(our_model, _fault))
 
 
 @faulty()
