@@ -200,6 +200,7 @@ def train(
     changes: Mapping[str, Any] | None = None,
     resume: bool = False,
     on_record: Callable[[Record], object] | None = None,
+    trust_code: bool = False,
 ) -> Run:
     """Train to the end, and return the run with its best checkpoint. Raises UserError.
 
@@ -207,7 +208,8 @@ def train(
     and the name of the file or task, then -2, -3. seed: changes the key `seed`. changes: other
     keys, say {"train.lr": 1e-3}. resume: go on from the last checkpoint of the run in `out`.
     on_record: gets each record, a dict; where it returns False, the run is saved and training
-    stops. An exception of it saves the run too, and is raised.
+    stops. An exception of it saves the run too, and is raised. trust_code: whether code may run
+    that the config of a run directory names.
 
     Ctrl-C saves after the running step, and the run so far is returned; a second one raises
     KeyboardInterrupt. The numbers are those of `toytrans train`, bit for bit.
@@ -215,7 +217,7 @@ def train(
     tree = _tree_of(config)
     for key, value in (dict(changes or {}) | ({} if seed is None else {"seed": seed})).items():
         set_key(tree, str(key), value, "changes")
-    checked = check_and_trust(tree)
+    checked = check_and_trust(tree, trust_code)
     name, folder = _name_of(config, tree), None if out is None else Path(out)
     with tuned(), open_session(checked, name, folder, resume, logger.info) as trainer:
         records = trainer.train()
@@ -234,7 +236,7 @@ def train(
         if trainer.signals and trainer.saved_step is not None:
             trainer.signals.clear()
             logger.warning("%s: interrupted at step %d and saved; resume=True goes on", path, step)
-    return load(path, device=str(trainer.device))
+    return load(path, device=str(trainer.device), trust_code=trust_code)
 
 
 # Sweeps ------------------------------------------------------------------------------------------

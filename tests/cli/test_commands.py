@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 from conftest import Command, tiny_yaml
 
+import toytrans
 from toytrans.cli.app import COMMANDS
 
 OF_A_RUN = {
@@ -122,6 +123,10 @@ def test_code_that_the_config_of_a_run_names_is_asked_about(here: Path, command:
         assert "runs with --trust-code alone" in refused(*words)
         trusted = command(*words, "--trust-code")
         assert trusted.code == 0 and "it ran" in trusted.out, words
+    for ask in (toytrans.train, toytrans.explain):
+        with pytest.raises(toytrans.UserError, match="trust_code=True in Python"):
+            ask("runs/own/config.yaml")
+    assert toytrans.train("runs/own/config.yaml", "mine", trust_code=True).step == 6
 
 
 def test_an_environment_that_a_library_refuses_is_named(run: Path, refused, monkeypatch):

@@ -138,7 +138,7 @@ COMMANDS = (
     *("--version", "--help", "explain schema", "explain copy", "explain faults", "train tiny.yaml"),
     "train tiny.yaml --out run --resume --set train.max_steps=25",
     *("eval run", "translate run 1", "check run", "check --config tiny.yaml", "doctor"),
-    *("doctor run", "inspect-masks run", "trace", "attention run 1", "demo gradients"),
+    *("doctor run", "inspect-masks run", "trace", "trace run 1", "demo gradients"),
     *("board", "sweep tiny.yaml --seeds 0:0", "runs"),
 )
 

@@ -276,7 +276,7 @@ def test_random_command_lines(ask: Ask) -> None:
 
 OVER_A_RUN = [
     *("doctor runs/tiny", "doctor runs/tiny --json", "eval runs/tiny --json", "translate 1"),
-    *("attention 1", "trace runs/tiny --json", "check runs/tiny", "inspect-masks runs/tiny"),
+    *("trace 1", "trace runs/tiny --json", "check runs/tiny", "inspect-masks runs/tiny"),
     *("runs", "train --config tiny.yaml --resume --set train.max_steps=2"),
 ]
 INSTEAD = ["nothing", "a directory", "a pipe", "a link to itself", "a device"]
