@@ -24,6 +24,7 @@ COMMANDS = (
     "eval runs/textbook --examples 20",
     "translate '5 7 9'",
     "check runs/textbook --quick",
+    "report runs/textbook",
     "live runs/textbook",
     "live",
 )

@@ -59,13 +59,14 @@ def test_the_wheel_holds_every_file_of_the_package_and_nothing_else(wheel: zipfi
         for path in (ROOT / "toytrans").rglob("*")
         if path.is_file() and "__pycache__" not in path.parts
     }
-    configs = {
+    shipped = {
         f"toytrans/{path.relative_to(ROOT).as_posix()}"
-        for path in (ROOT / "configs").rglob("*")
+        for folder in ("configs", "boards")
+        for path in (ROOT / folder).rglob("*")
         if path.is_file() and "__pycache__" not in path.parts
     }
-    assert len(configs) > 10
-    assert held == package | configs
+    assert len(shipped) > 15
+    assert held == package | shipped
 
 
 def test_the_sdist_makes_the_same_wheel(wheel: zipfile.ZipFile, tmp_path: Path):
