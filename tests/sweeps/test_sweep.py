@@ -446,6 +446,7 @@ def test_data_files_are_read_once_however_many_trials(here: Path, monkeypatch):
     assert counts[0] == counts[1] > 0
 
 
+@pytest.mark.slow
 def test_a_sweep_on_ray_ends_like_one_on_this_machine(here: Path, command: Command):
     """Bit for bit, a failure included, and Ray prints nothing."""
     pytest.importorskip("ray")
