@@ -17,7 +17,7 @@ from pathlib import Path
 
 COMMANDS = (
     "--version",
-    "doctor",
+    "doctor --machine",
     "inspect-masks --src '5 7 9' --tgt '9 7'",
     "new sort --out sort.yaml",
     "train textbook --set train.max_steps=3",

@@ -101,5 +101,5 @@ def test_issue_templates_ask_for_what_doctor_says():
     assert len(forms) >= 2
     for form in forms:
         fields = {field["id"]: field for field in yaml.safe_load(form.read_text())["body"]}
-        assert fields["machine"]["attributes"]["label"] == "toytrans doctor"
+        assert fields["machine"]["attributes"]["label"] == "toytrans doctor --machine"
         assert fields["machine"]["validations"]["required"]
