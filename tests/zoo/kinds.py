@@ -33,11 +33,11 @@ class Stream(nn.Module):
 
 
 def decoder(cause):
-    return partial(first, "", cause=cause, kind="decoder", eos_id=None)
+    return partial(first, cause=cause, kind="decoder", eos_id=None)
 
 
 def encoder(cause):
-    return partial(first, "", cause=cause, kind="encoder", eos_id=None, start_id=None)
+    return partial(first, cause=cause, kind="encoder", eos_id=None, start_id=None)
 
 
 def past(x):
@@ -295,3 +295,26 @@ for _cause, _methods in {
 in_both_styles("a strict triangle", decoder("future.query_without_key"), open=strictly_past)
 _shared = {"weigh": mask_behind_softmax_and_the_rest_shared_out}
 in_both_styles("shared out again", partial(sound, "pads future", kind="decoder"), **_shared)
+
+
+def minus_thirty_added(self, scores, mask):
+    return (scores - 30 * (~mask).to(scores)).softmax(-1)
+
+
+def capped_at_twenty_five_behind_the_mask(self, scores, mask):
+    return (25 * (scores.masked_fill(~mask, -1e9) / 25).tanh()).softmax(-1)
+
+
+def minus_ten_thousand(self, scores, mask):
+    return scores.masked_fill(~mask, -1e4).softmax(-1)
+
+
+in_both_styles("minus thirty added", decoder("future.open_when_trained"), weigh=minus_thirty_added)
+_pads = {"weigh": minus_thirty_added, "open": not_pads}
+in_both_styles("minus thirty added for pads", encoder("pads.open_when_trained"), **_pads)
+decoder("future.closed_by_too_little")(part="weigh", base=Attending)(
+    capped_at_twenty_five_behind_the_mask
+)
+in_both_styles(
+    "minus ten thousand", partial(sound, "pads future", kind="decoder"), weigh=minus_ten_thousand
+)

@@ -39,6 +39,8 @@ Kind = Literal[
 ]
 """What a difference may begin in; "" where it cannot be told."""
 
+Context = Callable[[], contextlib.AbstractContextManager[object]]
+
 CONVOLUTION = re.compile(".*conv.*")
 RECURRENCE = re.compile(".*(gru|lstm|rnn).*")
 NORM = re.compile(".*(layer|batch|group|rms)_norm.*|(var|std)(_mean)?|linalg_vector_norm|norm")
@@ -69,17 +71,18 @@ def beginning_of(
     model: Adapter,
     before: Ids,
     after: Ids,
-    around: Callable[[], contextlib.AbstractContextManager[object]],
+    around: tuple[Context, Context],
     place: int,
     changed: list[int],
 ) -> Beginning | None:
     """Where the answers to two pairs (1, S), (1, T) begin to differ: in the target at one place, or
-    before all that is changed, in the source anywhere. around: the context in which the second is
+    before all that is changed, in the source anywhere. around: the contexts in which they are
     asked. changed: places of the target that hold other ids. None where it cannot be followed."""
     try:
         with torch.enable_grad():  # with it torch takes no shortcut
-            old = recorded(model, before)
-            with around():
+            with around[0]():
+                old = recorded(model, before)
+            with around[1]():
                 new = recorded(model, after)
     except RAISED:  # a foreign model under hooks
         return None

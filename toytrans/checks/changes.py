@@ -26,7 +26,8 @@ class Change:
     output the number of the other one that it must repeat, row * T + place as in `Batch.numbers`;
     -1 for none. causes: rows of the table, of which the first that fits is the cause of a failure;
     evidence: what they go by, by names, or a function that makes it of which outputs (N, T) moved.
-    around: a context in which the ids are asked.
+    around: a context in which the ids are asked, and with is_around_both those before the change
+    too.
 
     The numbers count the outputs of the batch, or of other ids that are asked as well, `before`.
     Where in_one_call is true they count the outputs of this very call, which then holds a row as it
@@ -41,6 +42,12 @@ class Change:
     before: Ids | None = None
     in_one_call: bool = False
     around: Callable[[], contextlib.AbstractContextManager[object]] = contextlib.nullcontext
+    is_around_both: bool = False
+
+    @property
+    def around_before(self) -> Callable[[], contextlib.AbstractContextManager[object]]:
+        """The context in which the ids before the change are asked."""
+        return self.around if self.is_around_both else contextlib.nullcontext
 
     def ids_before(self, asked: Asked) -> Ids:
         """The ids whose outputs must be repeated."""
@@ -54,6 +61,9 @@ class Change:
             logits = asked.ask(*self.ids)
         if self.in_one_call:
             before = logits
+        elif self.is_around_both:
+            with self.around():
+                before = asked.ask(*self.ids_before(asked))
         elif self.before is None:
             before = asked.logits
         else:

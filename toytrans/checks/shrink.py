@@ -95,7 +95,8 @@ def smallest_example(
         with contextlib.suppress(*REFUSED), torch.no_grad():
             with change.around():
                 new = asked.ask(*now)[0, example.place]
-            old = asked.ask(*was)[0, example.place]
+            with change.around_before():
+                old = asked.ask(*was)[0, example.place]
             return float(asked.moved(new, old).nan_to_num(nan))
         return -1.0
 
@@ -146,4 +147,5 @@ def _of_one_pair(asked: Asked, change: Change, moved: Tensor) -> Example:
 def _beginning(asked: Asked, change: Change, example: Example) -> Beginning | None:
     """Where an example begins to differ."""
     before, after = example.asked(asked)
-    return beginning_of(asked.model, before, after, change.around, example.place, example.changed)
+    around = change.around_before, change.around
+    return beginning_of(asked.model, before, after, around, example.place, example.changed)

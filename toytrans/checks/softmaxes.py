@@ -20,6 +20,8 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from toytrans.checks import tolerances
 from toytrans.checks.asked import Asked
+from toytrans.checks.numbers import largest
+from toytrans.checks.outcome import Judged, does_not_apply
 
 VIEWS = re.compile(
     "(_unsafe_)?view(_as_real|_as_complex)?|_reshape_alias|transpose|permute|t|squeeze|unsqueeze|"
@@ -86,7 +88,10 @@ class Softmax:
 
 
 class Follower(TorchDispatchMode):
-    """Follows what depends on some ids, all of `rows` rows."""
+    """Follows what depends on some ids, all of `rows` rows. largest: of all scores q k."""
+
+    sharpened = 1.0
+    largest = 0.0
 
     @classmethod
     def _should_skip_dynamo(cls) -> bool:
@@ -220,6 +225,10 @@ class Follower(TorchDispatchMode):
                 self.seen[of.softmax].merged = True
             is_bare = of is None or of.factor > 0.99  # larger ones scale embeddings, not scores
             return History(width=a.shape[-1], plain=is_bare, whole=result)
+        if not added:  # else a mask is among them already
+            self.largest = max(self.largest, largest(result.nan_to_num(0.0)))
+            if self.sharpened != 1:
+                result.mul_(self.sharpened)
         history = History(
             mine.factor * other.factor * float(named.get("alpha", 1)),
             max(mine.width, other.width),
@@ -356,14 +365,46 @@ def softmaxes_seen(
 
 def softmaxes_of(asked: Asked) -> list[Softmax]:
     """Every softmax of one pass over a batch."""
-    if "softmaxes" not in asked.shared:
+    return _followed(asked).seen
+
+
+def _followed(asked: Asked) -> Follower:
+    """One pass over a batch."""
+    if "followed" not in asked.shared:
         model = asked.model
         src, tgt_in = model.placed(asked.src, asked.tgt_in)
-        with softmaxes_seen(model.module, src, tgt_in) as seen, model.without_dropout():
+        mode = Follower(len(tgt_in), src, tgt_in)
+        with watched(model.module, mode), torch.no_grad(), model.without_dropout():
             model.answer(src, tgt_in)
-        asked.shared["softmaxes"] = seen
-    found: list[Softmax] = asked.shared["softmaxes"]
+        asked.shared["followed"] = mode
+    found: Follower = asked.shared["followed"]
     return found
+
+
+class Sharper(Follower):
+    """Makes scores q k larger, whatever ids are asked: rows of whole numbers are taken for ids."""
+
+    def __init__(self, factor: float) -> None:
+        super().__init__(1)
+        self.sharpened = factor
+
+    def history(self, value: Any) -> History | None:
+        is_ids = isinstance(value, Tensor) and value.dtype == torch.int64 and value.dim() == 2
+        return super().history(value) or (History() if is_ids else None)
+
+
+@contextlib.contextmanager
+def scores_as_trained(asked: Asked, sign: int) -> Iterator[None]:
+    """Scores q k are as large meanwhile as training makes them, if they are smaller, and have their
+    sign or the other. Raises Judged where no scores are seen."""
+    try:
+        size = _followed(asked).largest
+    except Exception:  # some models do not run under a dispatch mode
+        size = 0.0
+    if not size:
+        raise Judged(does_not_apply("no scores of queries and keys are seen"))
+    with watched(None, Sharper(sign * max(1.0, tolerances.TRAINED_SCORE / size))):
+        yield
 
 
 def weights_over(softmax: Softmax, queries: int, keys: int) -> Tensor | None:

@@ -40,6 +40,9 @@ SUM_OF_WEIGHTS = 0.05
 SHORT_OF_ONE = 1e-4
 """By how much they fall short of one, at least, where some were taken away behind softmax."""
 
+TRAINED_SCORE = 80.0
+"""How large the scores of trained models are."""
+
 EQUAL_WEIGHTS = 1e-5
 """Share by which weights of two equal keys may differ, where no position tells them apart."""
 

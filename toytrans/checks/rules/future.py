@@ -1,6 +1,7 @@
 """The future: a later token of the target changes no earlier output."""
 
 from collections.abc import Iterator
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -15,10 +16,11 @@ from toytrans.checks.common_causes import POLARITY
 from toytrans.checks.gradients import gradients_are_zero
 from toytrans.checks.ids import Ids
 from toytrans.checks.numbers import spread_out
-from toytrans.checks.outcome import Evidence, Outcome
+from toytrans.checks.outcome import Evidence, Judged, Outcome, does_not_apply
 from toytrans.checks.registry import CAUSAL, Check
 from toytrans.checks.rules.pads import lost_at_single_shapes
 from toytrans.checks.shapes import in_other_shapes
+from toytrans.checks.softmaxes import scores_as_trained
 
 FUTURE = Check(
     "future",
@@ -140,6 +142,31 @@ def _what_moved(places: Tensor, seen: Tensor) -> dict[str, Any]:
         "last": int(places[-1]),
         "first": int(seen.any(0).int().argmax()),
     }
+
+
+# Scores as trained ---------------------------------------------------------------------------
+
+OPEN_WHEN_TRAINED = FUTURE.cause(
+    "open_when_trained",
+    when="earlier outputs move with a later token where scores q k are as large as training makes "
+    "them, and not with those of fresh weights",
+    words="{at}outputs at {outputs} change when token {token} changes, once scores are as large as "
+    "trained ones: what closes them is too small",
+    remedy="fill with -inf or -1e9, behind all that caps the scores",
+)
+
+
+@FUTURE.part("scores as trained")
+def scores_as_large_as_trained(asked: Asked) -> Iterator[Change]:
+    """The same with scores q k up to 80, as training makes them: a mask of -30 closes those of
+    fresh weights, and not these."""
+    if asked.dtype != torch.float64:
+        raise Judged(does_not_apply("rounding moves such scores as far, but in fp64"))
+    causes = (*BY_PLACE, OPEN_WHEN_TRAINED)
+    for sign in (1, -1):
+        around = partial(scores_as_trained, asked, sign)
+        for change in single_tokens(asked):
+            yield replace(change, causes=causes, around=around, is_around_both=True)
 
 
 # Prefixes ------------------------------------------------------------------------------------

@@ -16,10 +16,11 @@ from toytrans.checks.common_causes import NAN, POLARITY
 from toytrans.checks.gradients import gradients_are_zero
 from toytrans.checks.ids import Ids
 from toytrans.checks.model import NoAnswer
-from toytrans.checks.numbers import spread_out
-from toytrans.checks.outcome import Evidence, Judged, Outcome, fails, unsure
+from toytrans.checks.numbers import largest, spread_out
+from toytrans.checks.outcome import Evidence, Judged, Outcome, does_not_apply, fails, unsure
 from toytrans.checks.registry import WITH_SOURCE, Check
 from toytrans.checks.shapes import in_other_shapes
+from toytrans.checks.softmaxes import scores_as_trained
 
 PADS = Check(
     "pads",
@@ -195,6 +196,31 @@ def _masked_before(asked: Asked) -> Iterator[Change]:
     yield Change(name, ids, must_repeat, (SEEN_BEFORE_IDS,), evidence, before=before)
 
 
+# Scores as trained ---------------------------------------------------------------------------
+
+OPEN_WHEN_TRAINED = PADS.cause(
+    "open_when_trained",
+    when="outputs move with appended pads where scores q k are as large as training makes them, "
+    "and not with those of fresh weights",
+    words="{at}outputs at real places change when pads are appended, once scores are as large as "
+    "trained ones: what closes them is too small",
+    remedy="fill with -inf or -1e9, behind all that caps the scores",
+)
+
+
+@PADS.part("scores as trained")
+def scores_as_large_as_trained(asked: Asked) -> Iterator[Change]:
+    """The same with scores q k up to 80, as training makes them: a mask of -30 closes those of
+    fresh weights, and not these."""
+    if asked.dtype != torch.float64:
+        raise Judged(does_not_apply("rounding moves such scores as far, but in fp64"))
+    ids, numbers = asked.with_pads(APPENDED_PADS, APPENDED_PADS - 1)
+    causes, name = (*BY_PLACE, OPEN_WHEN_TRAINED), "pads appended, with scores as trained"
+    for sign in (1, -1):
+        around = partial(scores_as_trained, asked, sign)
+        yield Change(name, ids, numbers, causes, around=around, is_around_both=True)
+
+
 # Other shapes --------------------------------------------------------------------------------
 
 
@@ -247,19 +273,26 @@ EMBEDDED_ELSEWHERE = PADS.doubt(
 
 @PADS.part("their embeddings")
 def their_embeddings(asked: Asked) -> Iterator[Change]:
-    """What the embeddings hold for pads is replaced by noise a hundred times as large."""
+    """What the embeddings hold for pads is replaced by noise a hundred times as large. A model may
+    tell its pads from embeddings that are zero; then noise makes symbols of them, which is no
+    failure."""
     name = "noise a hundred times as large in the embeddings of pads"
-    around = partial(_noise_in_pads, asked)
-    yield Change(name, asked.ids, asked.numbers, (EMBEDDINGS_SEEN,), around=around)
+    are_zero: list[bool] = []
+    around = partial(_noise_in_pads, asked, are_zero)
+    change = Change(name, asked.ids, asked.numbers, (EMBEDDINGS_SEEN,), around=around)
+    if not largest(change.moved(asked)) <= asked.tolerance and all(are_zero):
+        raise Judged(does_not_apply("the model may tell pads from their embeddings, which are 0"))
+    yield change
 
 
 @contextlib.contextmanager
-def _noise_in_pads(asked: Asked) -> Iterator[None]:
-    """What the embeddings make of pads is noise meanwhile, on both sides. Raises Judged where a
-    side is not met."""
+def _noise_in_pads(asked: Asked, are_zero: list[bool]) -> Iterator[None]:
+    """What the embeddings make of pads is noise meanwhile, on both sides; whether it was zero is
+    appended. Raises Judged where a side is not met."""
 
     def edit(side: str, embedded: Tensor) -> Tensor:
         real = (asked.real_source if side == "src" else asked.real).to(embedded.device)
+        are_zero.append(not bool(embedded[~real].any()))
         noise = asked.noise(embedded) * 100 * embedded.abs().amax()
         return torch.where(real[..., None], embedded, noise)
 
@@ -301,7 +334,7 @@ HOW_MANY = PADS.cause(
 def by_their_number(failure: Outcome, parts: Mapping[str, Outcome]) -> Outcome:
     """Where gradients towards pads are zero, it is the number of pads that matters, unless it is
     known where the difference begins."""
-    others = (NAN, LOST_ALONE, SEEN_BEFORE_IDS, MASKED_SCORES_DROPPED, *BY_PLACE)
+    others = (NAN, LOST_ALONE, SEEN_BEFORE_IDS, MASKED_SCORES_DROPPED, OPEN_WHEN_TRAINED, *BY_PLACE)
     by_gradients = parts.get("gradients")
     if by_gradients is None or by_gradients.verdict != "PASS" or failure.cause in others:
         return failure
