@@ -25,6 +25,7 @@ FAMILIES = (
     "kinds",
     "reach",
     "losses",
+    "odd",
 )
 
 

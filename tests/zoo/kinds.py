@@ -312,7 +312,7 @@ def minus_ten_thousand(self, scores, mask):
 in_both_styles("minus thirty added", decoder("future.open_when_trained"), weigh=minus_thirty_added)
 _pads = {"weigh": minus_thirty_added, "open": not_pads}
 in_both_styles("minus thirty added for pads", encoder("pads.open_when_trained"), **_pads)
-decoder("future.closed_by_too_little")(part="weigh", base=Attending)(
+decoder("future.open_when_trained")(part="weigh", base=Attending)(
     capped_at_twenty_five_behind_the_mask
 )
 in_both_styles(

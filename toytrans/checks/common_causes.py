@@ -62,6 +62,22 @@ EXCEPTION = Cause(
     is_doubt=True,
 )
 
+BATCH_STATISTICS = Cause(
+    "any.batch_statistics",
+    when="train mode alone fails, and passes with BatchNorm in eval mode",
+    words="in train mode BatchNorm takes its statistics over all rows and places of a batch, so "
+    "outputs depend on them, which may be meant; eval mode passes",
+    is_doubt=True,
+)
+DRAWN_ANEW = Cause(
+    "any.drawn_anew",
+    when="the same ids, asked twice, get answers as far apart",
+    words="the same ids get two answers in a batch of {rows} rows, {places} places, so nothing "
+    "else can be judged there",
+    remedy="see calls",
+    is_doubt=True,
+)
+
 COMMON = (
     NAN,
     CONSTANT_LOGITS,
@@ -71,4 +87,6 @@ COMMON = (
     ANOTHER_PAD,
     NO_ANSWER,
     EXCEPTION,
+    BATCH_STATISTICS,
+    DRAWN_ANEW,
 )

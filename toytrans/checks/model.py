@@ -29,6 +29,10 @@ class NoAnswer(UserError):
     """A model raised an exception of its own, or answered with something that is no logits."""
 
 
+class Several(tuple[Tensor, ...]):
+    """Parts of an answer which may all be the logits."""
+
+
 class Adapter:
     """How a model is asked: `answer`, `batch`, `loss`, `own_loss`, `step`. This class asks any
     callable; its subclasses ask other kinds of models.
@@ -170,11 +174,18 @@ class Adapter:
             tgt_in = wider(tgt_in, width - places, facts.pad_id)
         given = (src, tgt_in) if facts.has_source else (tgt_in,)
         made = self.call(*(ids.T for ids in given) if facts.time_first else given)
-        logits = logits_of(made)
-        if not isinstance(logits, Tensor) or logits.dim() < 3:
-            return made
+        logits, several = logits_of(made), self._several(made)
+        if several or not isinstance(logits, Tensor) or logits.dim() < 3:
+            return Several(several) or made
         logits = logits.transpose(0, 1) if facts.time_first else logits
         return logits[:, :places] if facts.equal_lengths else logits
+
+    def _several(self, made: Any) -> list[Tensor]:
+        """Parts of an answer which may all be the logits; none where one alone may be."""
+        parts = made if type(made) in (tuple, list) and self.facts.kind != "encoder" else ()
+        size = self.facts.vocabulary_size
+        alike = [x for x in parts if isinstance(x, Tensor) and x.dim() == 3 and x.shape[-1] == size]
+        return alike if len(alike) > 1 else []
 
     def ask(self, src: Tensor, tgt_in: Tensor, masked: Tensor | None = None) -> Tensor:
         """Its answer, checked: logits (B, T, V), on the CPU. An encoder may pool them: its logits
@@ -192,6 +203,12 @@ class Adapter:
             raise NoAnswer(str(error)) from error.__cause__  # what the model raised
         same = zip(handed.items(), (src, tgt_in), strict=True)
         self.overwritten |= {name for (name, left), ids in same if not torch.equal(left.cpu(), ids)}
+        if isinstance(answer, Several):
+            raise NoAnswer(
+                f"{asked} gave {len(answer)} tensors {tuple(answer[0].shape)}, and nothing says "
+                "which holds the logits: give a module around it whose forward returns them, as "
+                "`return self.model(...)[-1]`"
+            )
         logits, pools = logits_of(answer), facts.kind == "encoder"
         is_logits = isinstance(logits, Tensor) and logits.is_floating_point()
         is_logits = is_logits and logits.layout == torch.strided and not logits.is_nested

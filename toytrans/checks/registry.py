@@ -84,7 +84,8 @@ class Check:
     how: in a few words, how it is asked. limits: what it does not see, in sentences. essential:
     no model passes that it could not be asked of. follows: checks that it follows from where they
     fail too, the likelier first; follows_in: further ones, by kinds of models. Both hold for all
-    parts, and a part may have more. may_be_another_pad: see `Part`, for all parts. conclude: what
+    parts, and a part may have more. may_be_another_pad: see `Part`, for all parts.
+    may_be_batch_statistics: whether it fails in train mode as BatchNorm is meant to. conclude: what
     `conclusion` registers.
     """
 
@@ -97,6 +98,7 @@ class Check:
     follows: tuple[str, ...] = ()
     follows_in: Mapping[Kind, tuple[str, ...]] = field(default_factory=dict)
     may_be_another_pad: bool = False
+    may_be_batch_statistics: bool = False
     conclude: Conclude | None = field(default=None, init=False)
     parts: list[Part] = field(default_factory=list)
     causes: list[Cause] = field(default_factory=list)

@@ -223,7 +223,9 @@ class Report:
     def scope(self) -> str:
         """What was tried, in words."""
         listed = {name: ", ".join(map(str, values)) for name, values in self.tried.items()}
-        text = "lengths {lengths}; rows {rows}; {modes} mode; {precisions}; seeds {seeds}"
+        came = " (it came in train mode)" * (self.tried["came_in"] == ["train"])
+        text = f"lengths {{lengths}}; rows {{rows}}; {{modes}} mode{came}; {{precisions}}; "
+        text += "seeds {seeds}"
         return text.format(**listed)
 
     def lines(self, everything: bool = False) -> list[tuple[str, str]]:

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from toytrans.checks.adapters import adapter_of
 from toytrans.checks.another_pad import another_source_pad
@@ -16,12 +16,20 @@ from toytrans.checks.batch import SHORTEST, Setting
 from toytrans.checks.caller import caller_unchanged
 from toytrans.checks.causes_by_kind import evidence_of
 from toytrans.checks.changes import Broken, compare
-from toytrans.checks.common_causes import ANOTHER_PAD, EXCEPTION, NAN, NO_ANSWER
+from toytrans.checks.common_causes import (
+    ANOTHER_PAD,
+    BATCH_STATISTICS,
+    DRAWN_ANEW,
+    EXCEPTION,
+    NAN,
+    NO_ANSWER,
+)
 from toytrans.checks.model import RAISED, Adapter, NoAnswer
 from toytrans.checks.outcome import Judged, Outcome, does_not_apply, unsure
 from toytrans.checks.registry import Check, On, Part, selected
 from toytrans.checks.report import Report, Result
 from toytrans.checks.rules import CAUSES, CHECKS
+from toytrans.checks.rules.calls import two_answers
 from toytrans.checks.shrink import smallest_example
 from toytrans.checks.softmaxes import softmaxes_of
 from toytrans.checks.torch_modes import undisturbed
@@ -108,6 +116,7 @@ class Examination:
     def report(self) -> Report:
         """Every check wanted, on every batch, in each mode and precision that the model has."""
         model = self.model
+        came_in_train_mode = model.module is not None and model.module.training
         with undisturbed(model.module):
             torch.manual_seed(self.settings[0].seed)
             first, *others = self._first_batches()
@@ -130,6 +139,7 @@ class Examination:
             )
         names = ("lengths", "rows", "modes", "precisions", "seeds")
         tried = {name: sorted({each[n] for each in self.asked}) for n, name in enumerate(names)}
+        tried["came_in"] = ["train"] if came_in_train_mode else ["eval"]
         return Report(
             model.facts.name,
             first.precision,
@@ -219,6 +229,8 @@ class Examination:
                     continue
                 try:
                     longer = Asked(copied, setting)
+                    if not longer.is_steady:
+                        self._ask_whether_steady(longer)
                     self._require_steady(longer)
                 except UserError as error:
                     no_answer = isinstance(error, NoAnswer)
@@ -320,7 +332,10 @@ class Examination:
         if outcome.verdict != "FAIL":
             return outcome
         outcome = replace(outcome, length=self._length_to_see_again(part, outcome, asked.setting))
-        return outcome if part.of_unsteady else self._explained(part, outcome, broken, asked)
+        if part.of_unsteady:
+            return outcome
+        doubt = self._doubt_of_two_answers(broken, asked) or self._doubt_of_batch_norm(part, asked)
+        return doubt or self._explained(part, outcome, broken, asked)
 
     def _length_to_see_again(self, part: Part, failure: Outcome, setting: Setting) -> int:
         """The `length=` of `check` that is enough to see a failure again: the length of its batch.
@@ -358,6 +373,35 @@ class Examination:
         )
         where = "" if begins is None or not begins.words else f"in {begins.words}"
         return replace(failure, example=example, where=where)
+
+    def _doubt_of_two_answers(self, broken: Broken | None, asked: Asked) -> Outcome | None:
+        """No verdict where the ids of a change get two answers, which is a failure of its own."""
+        if broken is None or broken.change.around is not contextlib.nullcontext:
+            return None
+        ids = broken.change.ids
+        unsteady = two_answers(asked, ids)
+        if unsteady is None:
+            return None
+        part = next(_parts_of_unsteady())
+        length = self.settings[-1].length
+        self.found.setdefault(part.check.name, {})[part.name] = replace(unsteady, length=length)
+        rows, places = ids.tgt_in.shape
+        return unsure(DRAWN_ANEW, rows=rows, places=places)
+
+    def _doubt_of_batch_norm(self, part: Part, asked: Asked) -> Outcome | None:
+        """No verdict where train mode passes once BatchNorm has the statistics of eval mode."""
+        if not (part.check.may_be_batch_statistics and asked.model.training):
+            return None
+        other = self.model.copied(asked.model.precision, training=True)
+        parts = [] if other is None or other.module is None else [*other.module.modules()]
+        norms = [each for each in parts if isinstance(each, nn.modules.batchnorm._BatchNorm)]
+        for norm in norms:
+            norm.eval()
+        with contextlib.suppress(UserError):
+            if other is not None and norms:
+                outcome, _ = judge(part, Asked(other, asked.setting))
+                return unsure(BATCH_STATISTICS) if outcome.verdict == "PASS" else None
+        return None
 
     def _doubt_of_the_pad(self, asked: Asked) -> Outcome | None:
         """No verdict where the source may have another pad, which is looked for once."""

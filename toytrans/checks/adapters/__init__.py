@@ -48,6 +48,7 @@ def adapter_of(model: Any, **given: Any) -> Adapter:
 
     Raises UserError where something is missing.
     """
+    model = getattr(model, "_orig_mod", model)  # of torch.compile
     known = {name: value for name, value in given.items() if value is not None}
     if "device" in known:
         known["device"] = _device(known["device"])

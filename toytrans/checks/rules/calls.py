@@ -2,12 +2,15 @@
 
 import contextlib
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import Any
 
 import torch
 
 from toytrans.checks.asked import Asked
 from toytrans.checks.changes import Change
+from toytrans.checks.ids import Ids
+from toytrans.checks.numbers import largest
 from toytrans.checks.outcome import Evidence, Judged, Outcome, fails, measured
 from toytrans.checks.registry import Check
 from toytrans.errors import UserError
@@ -62,6 +65,20 @@ def the_same_twice(asked: Asked) -> Outcome:
         )
     causes = (DRAWS_RANDOM_NUMBERS, UNSTEADY)
     return measured(asked.jitter, asked.tolerance, "", *causes, **evidence)
+
+
+@torch.no_grad()
+def two_answers(asked: Asked, ids: Ids) -> Outcome | None:
+    """The failure of a model that answers some ids in two ways; None where it does not."""
+    before = _random_state(asked)
+    by = largest(asked.moved(*(asked.ask(*ids) for _ in range(2))).nan_to_num())
+    if by <= asked.tolerance:
+        return None
+    draws = not torch.equal(before, _random_state(asked))
+    causes = (DRAWS_RANDOM_NUMBERS, UNSTEADY)
+    failure = measured(by, asked.tolerance, "", *causes, draws=draws, name=asked.facts.name, by=by)
+    rows, places = ids.tgt_in.shape
+    return replace(failure, circumstances=f" (a batch of {rows} rows, {places} places)")
 
 
 def _random_state(asked: Asked) -> torch.Tensor:

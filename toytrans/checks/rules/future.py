@@ -32,6 +32,7 @@ FUTURE = Check(
     essential=True,
     kinds=CAUSAL,
     follows=("rows", "scale"),
+    may_be_batch_statistics=True,
 )
 
 # Where it begins -----------------------------------------------------------------------------

@@ -27,6 +27,7 @@ ROWS = Check(
     "pair added",
     essential=True,
     follows=("scale",),
+    may_be_batch_statistics=True,
 )
 
 # Without pads --------------------------------------------------------------------------------

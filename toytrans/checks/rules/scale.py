@@ -195,7 +195,7 @@ def _wrong_scale(asked: Asked, attention: Softmax) -> Fault | None:
                 return Fault(MODEL_WIDTH, {**evidence, "width": width})
         if near(1 / scores.inner):
             return Fault(SCALED_TWICE, evidence)
-        if near(scores.inner**0.5):
+        if near(scores.inner**0.5) and scores.width:  # else they are normed, and this is right
             return Fault(MULTIPLIED, evidence)
         has_heads = scores.heads > 1 or scores.inner < scores.width
         is_bare = scores.plain and has_heads and not scores.biased

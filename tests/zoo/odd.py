@@ -1,0 +1,95 @@
+"""Sound models of unusual build, which look as if they were faulty; and models that drop where
+nobody looks for it."""
+
+import torch
+from torch import nn
+from torch.nn import functional as F
+
+from . import Translator, entry
+from .kinds import Attending
+from .parts import WIDTH, Attention, real, split_heads
+
+DECODER = {"kind": "decoder", "eos_id": None}
+
+
+def sound(checks="pads future", part="", **given):
+    return entry(checks, part, verdict="PASS", is_quick=True, embedding=True, **given)
+
+
+@sound("pads", "attention.scores", doubts="scale.another")
+def queries_and_keys_of_unit_length(self, q, k):
+    """nGPT: what is of unit length is multiplied by the root of the head's width."""
+    return F.normalize(q, dim=-1) @ F.normalize(k, dim=-1).mT * q.shape[-1] ** 0.5
+
+
+@sound("pads sublayers")
+class latents_that_read_the_source(Translator):
+    """A Perceiver with as many latents as a source may have places; the decoder reads them."""
+
+    def __init__(self):
+        super().__init__()
+        self.encoder = nn.ModuleList()
+        self.latents = nn.Parameter(torch.randn(5, WIDTH))
+        self.readers = nn.ModuleList(Attention() for _ in range(2))
+
+    def encode(self, src):
+        x, seen = self.source(src), real(src)[:, None, None]
+        latents = self.latents.expand(len(src), -1, -1)
+        for reader in self.readers:
+            latents = latents + reader(latents, x, seen)
+        return latents
+
+    def cross_mask(self, src, tgt):
+        return torch.ones(1, 1, 1, len(self.latents), dtype=torch.bool)
+
+
+@sound("pads")
+class batch_norm_over_real_places(Translator):
+    """BatchNorm sees no pad; in train mode its statistics are those of all rows, as it is meant."""
+
+    def __init__(self):
+        super().__init__()
+        self.batch_norm = nn.BatchNorm1d(WIDTH)
+
+    def embed_source(self, src):
+        x, keep = self.source(src), real(src)
+        return x.masked_scatter(keep[..., None], self.batch_norm(x[keep]))
+
+
+@sound("pads future")
+def compiled():
+    """Compiled, though never called so: what check copies is the module inside."""
+    return {"model": torch.compile(Translator())}
+
+
+@entry(verdict="refused", says="gave 2 tensors (4, 8, 8), and nothing says", vocabulary_size=8)
+class hidden_states_as_wide_as_the_vocabulary(Translator):
+    """(hidden, logits) of one shape."""
+
+    def __init__(self):
+        super().__init__()
+        self.head = nn.Linear(WIDTH, 8)
+
+    def forward(self, src, tgt):
+        y = self.decode(src, tgt, self.encode(src))
+        return y, self.head(y)
+
+
+# Dropout where nobody looks for it ---------------------------------------------------------------
+
+drops = {"base": Attending, "cause": "calls.draws_random_numbers", "verdict": "FAIL", **DECODER}
+
+
+@entry("calls pads", "mix", is_long=True, **drops)
+def drops_beyond_twelve_places(self, x, ids):
+    """Functional dropout in eval mode, and in longer sequences alone."""
+    y = Attending.mix(self, x, ids)
+    return F.dropout(y, 0.2) if ids.shape[1] > 12 else y
+
+
+@entry("", "mix", is_first=True, **drops)
+def dropout_of_fused_attention_in_eval_mode(self, x, ids):
+    """F.scaled_dot_product_attention drops whatever mode the model is in."""
+    q, k, v = (split_heads(f(x)) for f in (self.attention.a, self.attention.b, self.attention.c))
+    y = F.scaled_dot_product_attention(q, k, v, is_causal=True, dropout_p=0.1)
+    return y.transpose(1, 2).flatten(2)
