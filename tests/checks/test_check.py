@@ -594,6 +594,46 @@ def test_the_wrapper_that_is_shown_is_ready():
     assert report.passed and passing(report) >= judged
 
 
+class LengthFirst(Torchs):
+    """As torch's tutorial has it: ids (S, B) and (T, B), and every mask is handed in."""
+
+    def __init__(self):
+        super().__init__(batch_first=False)
+
+    def forward(self, src, trg, src_mask, tgt_mask, src_padding_mask, memory_key_padding_mask):
+        x, y = (f(ids.mT).transpose(0, 1) for f, ids in ((self.source, src), (self.target, trg)))
+        masks = {"src_mask": src_mask, "tgt_mask": tgt_mask}
+        masks["src_key_padding_mask"] = src_padding_mask
+        masks["memory_key_padding_mask"] = memory_key_padding_mask
+        return self.head(self.transformer(x, y, **masks))
+
+
+class Language(nn.Module):
+    """A language model of torch's encoder, to which the triangle is handed as `attn_mask`."""
+
+    def __init__(self):
+        super().__init__()
+        layer = nn.TransformerEncoderLayer(8, 2, 16, batch_first=True)
+        self.layers = nn.TransformerEncoder(layer, 1, enable_nested_tensor=False)
+        self.tokens, self.head = Embedding(), nn.Linear(8, 20)
+
+    def forward(self, ids, attn_mask):
+        return self.head(self.layers(self.tokens(ids), mask=attn_mask))
+
+
+@pytest.mark.parametrize(
+    ("model", "given"), [(LengthFirst, {}), (Language, {"kind": "decoder"})], ids=["first", "mask"]
+)
+def test_a_wrapper_works_as_it_is_pasted(model, given):
+    given = {"effort": "quick", "only": "pads,future", "length": None, **given}
+    with pytest.raises(UserError) as refused:
+        ask(model(), **given)
+    made: dict = {"torch": torch}
+    exec(str(refused.value).partition("\n\n")[2], made)
+    report = ask(made["Asked"](model()), **given)
+    assert report.passed and passing(report) == {"pads", "future"}, str(report)
+
+
 WRAPPERS = {
     "mask = (x != 0)[:, None, None]": lambda x, mask: x,
     "src_len = (src != 0).sum(1)": lambda src, src_len, trg: trg,

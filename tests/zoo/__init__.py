@@ -26,6 +26,7 @@ FAMILIES = (
     "reach",
     "losses",
     "odd",
+    "signatures",
 )
 
 

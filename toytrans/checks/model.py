@@ -4,7 +4,7 @@ precision or mode and without dropout."""
 import contextlib
 import copy
 import inspect
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager
 from types import FunctionType
 from typing import Any, Self
@@ -69,10 +69,12 @@ class Adapter:
         loss: Callable[[Tensor, Tensor], Any] | None = None,
         batch: Callable[[Symbols], Any] | None = None,
         generate: Callable[..., Any] | None = None,
+        inputs: Mapping[str, Callable[..., Tensor]] | None = None,
         device: torch.device | None = None,
     ) -> None:
         self.call, self.facts, self.embeddings = call, facts, embedding
         self.given_loss, self.maker, self.generate = loss, batch, generate
+        self.inputs = inputs or {}
         weights = () if self.module is None else self.module.parameters()
         self.came_on = next((w.device for w in weights), torch.device("cpu"))
         self.device = device or self.came_on
@@ -173,7 +175,8 @@ class Adapter:
             src = wider(src, width - src.shape[1], facts.source_pad)
             tgt_in = wider(tgt_in, width - places, facts.pad_id)
         given = (src, tgt_in) if facts.has_source else (tgt_in,)
-        made = self.call(*(ids.T for ids in given) if facts.time_first else given)
+        more = {name: make(*given) for name, make in self.inputs.items()}
+        made = self.call(*((ids.T for ids in given) if facts.time_first else given), **more)
         logits, several = logits_of(made), self._several(made)
         if several or not isinstance(logits, Tensor) or logits.dim() < 3:
             return Several(several) or made

@@ -493,6 +493,7 @@ def check(
     loss: Callable[[Tensor, Tensor], Tensor] | None = None,
     batch: Callable[[Any], tuple[Tensor, Tensor, Tensor]] | None = None,
     generate: Callable[..., Any] | None = None,
+    inputs: Mapping[str, Callable[..., Tensor]] | None = None,
     kind: str | None = None,
     source_pad_id: int | None = None,
     batch_first: bool | None = None,
@@ -520,7 +521,8 @@ def check(
     start_id: the first decoder input; eos_id: what ends a sequence. embedding: what embeds ids, or
     (source's, target's), if it is no nn.Embedding. loss: (logits, tgt_out) -> mean. batch: pairs of
     lists of symbol ids -> (src, tgt_in, tgt_out). generate: (src, tgt_in) -> logits made step by
-    step, or src -> ids decoded greedily, to be compared with the parallel pass.
+    step, or src -> ids decoded greedily, to be compared with the parallel pass. inputs: further
+    arguments of forward by their names, as {"segments": lambda src, tgt_in: src * 0}.
 
     Facts that change what is asked, and are said in the report: kind, source_pad_id, source_size;
     batch_first: False where ids and logits are (T, B), detected if not given; max_length: the most

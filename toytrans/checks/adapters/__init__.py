@@ -10,7 +10,11 @@ import torch
 from torch import nn
 
 from toytrans.checks import tolerances
-from toytrans.checks.adapters.hugging_face import is_hugging_face, of_hugging_face
+from toytrans.checks.adapters.hugging_face import (
+    is_hugging_face,
+    of_hugging_face,
+    takes_their_arguments,
+)
 from toytrans.checks.adapters.torch_transformer import TorchTransformer
 from toytrans.checks.adapters.toytrans import is_run, of_run
 from toytrans.checks.adapters.wrapper import refuse_more_than_ids
@@ -24,7 +28,7 @@ __all__ = ["TorchTransformer", "adapter_of"]
 
 NUMBERS = ("vocabulary_size", "source_size", "max_length", "source_pad_id", "window")
 IDS = ("pad_id", "start_id", "eos_id")
-FUNCTIONS = ("embedding", "loss", "batch", "generate", "device")
+FUNCTIONS = ("embedding", "loss", "batch", "generate", "inputs", "device")
 """Arguments that an `Adapter` takes beside `Facts`."""
 
 LARGEST_NUMBER = 2**62
@@ -67,7 +71,7 @@ def adapter_of(model: Any, **given: Any) -> Adapter:
     known["said"] = {name: known[name] for name in SAID if name in known}
     more = {name: known.pop(name) for name in FUNCTIONS if name in known}
     batch_first = known.pop("batch_first", None)
-    if is_hugging_face(model):
+    if is_hugging_face(model) or takes_their_arguments(model):
         return of_hugging_face(model, known, more)
     if isinstance(model, str | os.PathLike):
         raise UserError(f"{os.fspath(model)!r} is a path; give toytrans.load({os.fspath(model)!r})")
@@ -157,7 +161,7 @@ def _of_callable(
     if isinstance(model, nn.Module) and any(map(nn.parameter.is_lazy, model.parameters())):
         raise UserError(f"{type(model).__name__} has lazy layers without sizes; call it once first")
     name = getattr(model, "__name__", type(model).__name__)
-    refuse_more_than_ids(model, name, known["pad_id"])
+    refuse_more_than_ids(model, name, known, {*more.get("inputs", ())})
     kinds = [parameter.kind for parameter in arguments(model)]
     takes_one = sum(kind in BY_PLACE for kind in kinds) == 1
     if "kind" not in known and takes_one and Parameter.VAR_POSITIONAL not in kinds:

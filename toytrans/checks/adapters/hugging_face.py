@@ -1,6 +1,7 @@
 """Hugging Face's models, with their own start, shift, masks and ignored labels."""
 
 import warnings
+from types import SimpleNamespace
 from typing import Any
 
 import torch
@@ -32,9 +33,23 @@ def is_hugging_face(model: Any) -> bool:
     return hasattr(config, "model_type") and hasattr(config, "is_encoder_decoder")
 
 
+def takes_their_arguments(model: Any) -> bool:
+    """Whether a module of anybody's is called as Hugging Face's models are: with `input_ids`, and
+    with their mask or the decoder's ids beside it."""
+    names = {argument.name for argument in arguments(model)}
+    return "input_ids" in names and bool({"attention_mask", "decoder_input_ids"} & names)
+
+
 def _kind_of(model: Any) -> Kind:
     """What a model is: one that writes is a decoder, unless its family also fills gaps (BERT's) and
-    its config does not make it a decoder."""
+    its config does not make it a decoder. Raises UserError where a module does not say."""
+    if not is_hugging_face(model):
+        if "decoder_input_ids" in {argument.name for argument in arguments(model)}:
+            return "encoder-decoder"
+        raise UserError(
+            "the model takes ids alone; give kind='decoder' if it predicts the next token, "
+            "kind='encoder' if it sees both sides"
+        )
     if model.config.is_encoder_decoder:
         return "encoder-decoder"
     from transformers import MODEL_FOR_MASKED_LM_MAPPING
@@ -51,6 +66,8 @@ def of_hugging_face(model: Any, given: dict[str, Any], more: dict[str, Any]) -> 
     known = known_of(model) | given
     kind = known["kind"] = given.get("kind") or _kind_of(model)
     name = known["name"] = type(model).__name__
+    takes_mask = "attention_mask" in (argument.name for argument in arguments(model))
+    takes_mask = takes_mask or is_hugging_face(model)
     if "vocabulary_size" not in known:
         raise UserError(
             f"{name} does not say its vocabulary_size in its config; check judges models that take "
@@ -62,7 +79,9 @@ def of_hugging_face(model: Any, given: dict[str, Any], more: dict[str, Any]) -> 
         if known["start_id"] is None or "pad_id" not in known:
             missing = "pad_id" if "pad_id" not in known else "start_id"
             raise UserError(f"{name} does not say its {missing} in its config; give {missing}=...")
-    else:
+    elif not takes_mask and "pad_id" not in known:
+        raise UserError(f"{name} does not say its pad_id in its config; give pad_id=...")
+    elif takes_mask:
         # its pads are known by their mask: any id serves
         taken = {known.get(name) for name in ("eos_id", "start_id", "decoding_start")}
         if "pad_id" not in known or (known["pad_id"] in taken and "pad_id" not in given):
@@ -73,7 +92,7 @@ def of_hugging_face(model: Any, given: dict[str, Any], more: dict[str, Any]) -> 
                 known.pop(name, None)
     positions = "position_ids" in (argument.name for argument in arguments(model))
     facts = Facts(
-        masks_from_ids=False,
+        masks_from_ids=not takes_mask,
         takes_positions=positions and kind == "decoder",
         **known,
     )
@@ -85,6 +104,10 @@ class HuggingFace(Adapter):
 
     def __init__(self, model: Any, facts: Facts, **more: Any) -> None:
         super().__init__(model, facts, **more)
+        taken = arguments(model)
+        names = {argument.name for argument in taken}
+        takes_all = any(argument.kind is argument.VAR_KEYWORD for argument in taken)
+        self.takes = None if takes_all or is_hugging_face(model) else names
         takes_labels = "labels" in (argument.name for argument in arguments(model))
         self.has_own_loss = facts.is_causal and takes_labels and self.given_loss is None
         if self.has_own_loss:
@@ -117,12 +140,17 @@ class HuggingFace(Adapter):
         if facts.has_source:
             named["attention_mask"] = facts.real_source(src).long()  # 1 = keep
             named["decoder_attention_mask"] = facts.real_inputs(tgt_in).long()
-            return self.call(input_ids=src, decoder_input_ids=tgt_in, **named)
+            return self._called(input_ids=src, decoder_input_ids=tgt_in, **named)
         real = facts.real_inputs(tgt_in) if masked is None else ~masked
         is_moved = masked is not None or not bool(real[:, 0].all())
         if facts.takes_positions and is_moved:  # places count from the first token
             named["position_ids"] = (real.cumsum(1) - 1).clamp(min=0)
-        return self.call(input_ids=tgt_in, attention_mask=real.long(), **named)
+        return self._called(input_ids=tgt_in, attention_mask=real.long(), **named)
+
+    def _called(self, **named: Any) -> Any:
+        """The answer to those arguments that the model takes."""
+        takes = named.keys() if self.takes is None else self.takes
+        return self.call(**{name: value for name, value in named.items() if name in takes})
 
     def own_loss(self, src: Tensor, tgt_in: Tensor, tgt_out: Tensor) -> Tensor | None:
         if not self.has_own_loss:
@@ -132,11 +160,11 @@ class HuggingFace(Adapter):
             first = tgt_in[:, :1]
             tgt_in, tgt_out = torch.cat((first, following), 1), torch.cat((first, tgt_out), 1)
         answer = self.foreign("its own loss", self.answer, src, tgt_in, None, tgt_out)
-        return getattr(answer, "loss", None)
+        return _loss_of(answer)
 
     def step(self, src: Tensor, tgt_in: Tensor, positions: bool = True) -> Tensor | Hypotheses:
         """The loop of `generate`: a token at a time, with what the last step handed on."""
-        if self.generate is not None:
+        if self.generate is not None or self.takes is not None:
             return super().step(src, tgt_in)
         model: Any = self.call
         kept, steps, has_source = None, [], self.facts.has_source
@@ -166,10 +194,20 @@ class HuggingFace(Adapter):
         return torch.cat(steps, 1)
 
 
+def _loss_of(answer: Any) -> Tensor | None:
+    """The loss in what a model returns: `.loss`, ["loss"], or of a tuple the tensor that is one
+    number."""
+    found = getattr(answer, "loss", answer.get("loss") if isinstance(answer, dict) else None)
+    parts = answer if isinstance(answer, tuple | list) else ()
+    one = (x for x in parts if isinstance(x, Tensor) and x.dim() == 0)
+    return next(one, None) if found is None else found
+
+
 def _batch_maker(model: Any, facts: Facts) -> Any:
     def shifted(labels: Tensor) -> Tensor:
         """The model's own shift where it has one and knows its start; else the usual one."""
-        knows_start = getattr(model.config, "decoder_start_token_id", None) is not None
+        config = getattr(model, "config", None)
+        knows_start = getattr(config, "decoder_start_token_id", None) is not None
         if knows_start and hasattr(model, "prepare_decoder_input_ids_from_labels"):
             inputs: Tensor = model.prepare_decoder_input_ids_from_labels(labels=labels.clone())
             return inputs
@@ -187,9 +225,10 @@ def _batch_maker(model: Any, facts: Facts) -> Any:
 
 def known_of(model: Any) -> dict[str, Any]:
     """What a Hugging Face model's configs say of it."""
-    config, generation = model.config, getattr(model, "generation_config", None)
+    config, generation = getattr(model, "config", None), getattr(model, "generation_config", None)
+    config = SimpleNamespace(**config) if isinstance(config, dict) else config
     decoder, encoder = (getattr(config, name, None) for name in ("decoder", "encoder"))
-    text = config.get_text_config() if hasattr(config, "get_text_config") else None
+    text = None if config is None else getattr(config, "get_text_config", lambda: None)()
 
     def look_up(name: str, *places: Any) -> Any:
         values = (getattr(place, name, None) for place in places)
@@ -217,7 +256,7 @@ def known_of(model: Any) -> dict[str, Any]:
     for name in ids:  # some configs name ids that a small vocabulary does not have
         if size is not None and known[name] is not None and not 0 <= known[name] < size:
             known[name] = None
-    if config.model_type in UNSCALED:
+    if getattr(config, "model_type", None) in UNSCALED:
         known["scale"] = 1
     return {name: value for name, value in known.items() if value is not None}
 

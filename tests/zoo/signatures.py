@@ -1,0 +1,73 @@
+"""Models that are called as Hugging Face's are, written by hand; and arguments beside ids."""
+
+from functools import partial
+from types import SimpleNamespace
+
+import torch
+from torch.nn import functional as F
+
+from . import END, PAD, START, SYMBOLS, Translator, entry
+
+NAMED = {
+    "is_quick": True,
+    "pad_id": None,
+    "vocabulary_size": None,
+    "start_id": None,
+    "eos_id": None,
+}
+"""All ids are read from the model's config."""
+
+
+class Named(Translator):
+    """Takes Hugging Face's arguments, and computes a loss."""
+
+    def __init__(self):
+        super().__init__()
+        ids = {"pad_token_id": PAD, "decoder_start_token_id": START, "eos_token_id": END}
+        self.config = SimpleNamespace(vocab_size=SYMBOLS, **ids)
+
+    def forward(self, input_ids, attention_mask=None, decoder_input_ids=None, labels=None):
+        self.seen = attention_mask == 1
+        logits = super().forward(input_ids, decoder_input_ids)
+        loss = None if labels is None else self.loss(logits, labels)
+        return {"logits": logits, "loss": loss}
+
+    def keys(self, src):
+        return self.seen[:, None, None]
+
+    def loss(self, logits, labels):
+        return F.cross_entropy(logits.mT, labels)
+
+
+entry("pads future loss labels", verdict="PASS", **NAMED)(Named)
+_faulty = partial(entry, "", verdict="FAIL", base=Named, is_first=True, **NAMED)
+
+
+@_faulty(part="keys", cause="pads.seen_behind_source")
+def attention_mask_that_is_not_used(self, src):
+    return torch.ones_like(self.seen)[:, None, None]
+
+
+@entry("loss", verdict="FAIL", cause="loss.own_shifted", **NAMED)
+class named_and_shifted_once_more(Named):
+    def loss(self, logits, labels):
+        return F.cross_entropy(logits[:, :-1].mT, labels[:, 1:])
+
+
+class _Segmented(Translator):
+    """A third input: which segment each source token is of."""
+
+    def __init__(self):
+        super().__init__()
+        self.segments = torch.nn.Embedding(2, 8)
+
+    def forward(self, src, tgt, segments):
+        self.added = self.segments(segments)
+        return super().forward(src, tgt)
+
+    def embed_source(self, src):
+        return self.source(src) + self.added
+
+
+_inputs = {"segments": lambda src, tgt_in: torch.arange(src.shape[1]).expand_as(src) % 2}
+entry("pads future", verdict="PASS", is_quick=True, inputs=_inputs, name="segments")(_Segmented)
