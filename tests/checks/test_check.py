@@ -450,7 +450,7 @@ def test_a_decoding_of_nothing_is_not_judged_and_named_last():
     start = lambda src: torch.full((len(src), 1), zoo.START)  # noqa: E731
     report = check(Translator(), **IDS, only="future,steps", generate=start)
     assert report["steps"].verdict == "cannot judge"
-    assert str(report).endswith("\nPASS, judged 3 of 9 parts; not judged: steps")
+    assert str(report).endswith("\nPASS, judged 4 of 10 parts; not judged: steps")
 
 
 def test_embeddings_that_are_not_used_prove_nothing():
