@@ -22,6 +22,7 @@ from toytrans.cli.common import (
     Overrides,
     RunOrConfig,
     TrustCode,
+    check_has_checkpoints,
     rare,
     run_or_config,
     warn_of_fault,
@@ -154,8 +155,7 @@ def subject(
         raise UserError("--set changes a config; give --config FILE with it")
     if fault is not None and model is not None:
         raise UserError("--break plants faults in toytrans' own models, not in a --model")
-    if checkpoint != "best" and run is None:
-        raise UserError(f"--checkpoint {checkpoint}: a run has checkpoints; name one")
+    check_has_checkpoints(None if run is None else Path(run), checkpoint)
     if model is not None:
         return _made_by(model), None
     if config is not None:

@@ -1,4 +1,5 @@
-"""What several commands share: parameters, and the note about a fault."""
+"""What means the same in several commands: their options, which run or config was named, and how a
+run is named in a command that is printed."""
 
 import os
 import shlex
@@ -72,6 +73,9 @@ TrustCode = Annotated[
 ]
 
 
+# Which run or config was named ------------------------------------------------------------------
+
+
 def one_config(argument: Path | None, option: Path | None) -> Path | None:
     """The config that was named as an argument or with --config. Raises UserError for both."""
     if argument is not None and option is not None:
@@ -94,6 +98,15 @@ def is_config(path: Path) -> bool:
     if path.suffix in (".yaml", ".yml"):
         return not os.path.isdir(path)
     return str(path) in shipped_names() and not os.path.lexists(path)
+
+
+def check_has_checkpoints(run: Path | None, checkpoint: str) -> None:
+    """Raise UserError where a checkpoint is named, and no run that could have it."""
+    if run is None and checkpoint != "best":
+        raise UserError(f"--checkpoint {checkpoint}: a run has checkpoints; name one")
+
+
+# Commands that are printed ----------------------------------------------------------------------
 
 
 def as_typed(text: str) -> str:

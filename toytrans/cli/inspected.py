@@ -9,7 +9,7 @@ from typing import Annotated
 
 import typer
 
-from toytrans.cli.common import warn_of_fault
+from toytrans.cli.common import check_has_checkpoints, warn_of_fault
 from toytrans.cli.opening import newest, open_run
 from toytrans.cli.terminal import Progress
 from toytrans.config.load import load_config
@@ -51,8 +51,7 @@ def batch_of(
     if not (run or config or pairs):
         with contextlib.suppress(UserError):  # there is none
             run = newest()
-    if run is None and checkpoint != "best":
-        raise UserError(f"--checkpoint {checkpoint}: a run has checkpoints; name one")
+    check_has_checkpoints(run, checkpoint)
     if run is not None:
         loaded = open_run(run, trust_code, checkpoint)
         progress("the model")

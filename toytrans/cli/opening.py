@@ -54,9 +54,3 @@ def path_and_sequences(words: Sequence[str] | None) -> tuple[Path | None, list[s
         one = " ".join(sequences)
         raise UserError(f'{one}: each word is one sequence; put quotes around it: "{one}"')
     return path, sequences
-
-
-def check_is_of_a_run(checkpoint: str) -> None:
-    """Raise UserError where a checkpoint is named and no run."""
-    if checkpoint != "best":
-        raise UserError(f"--checkpoint {checkpoint}: only a run has checkpoints; name one")
