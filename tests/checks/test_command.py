@@ -139,7 +139,7 @@ def test_a_check_without_its_argument_is_not_asked(folder, check, monkeypatch):
         ("--model mine.py:misspelt", "holds 'vocabulary'; known are"),
         ("--model mine.py:function --break no_causal", "--break plants faults"),
         ("--model mine.py:function --config c.yaml", "exclude each other"),
-        ("--model mine.py:blind", "cannot judge mine.py:blind: pads: the logits never change"),
+        ("--model mine.py:blind", "cannot judge mine.py:blind: rows: the logits never change"),
         ("nowhere", "`toytrans train CONFIG` makes one"),
         ("--set model.d_ff=3", "give --config"),
     ],
