@@ -1,4 +1,5 @@
-"""What a sweep has measured is printed again only as long as it is true of the run."""
+"""What a sweep has measured is printed again only as long as it is true of the run, and runs whose
+files hold the same are one group."""
 
 import json
 import shutil
@@ -36,8 +37,6 @@ def runs(done: Path, here: Path) -> list[Path]:
     for path in done.iterdir():
         copy = shutil.copytree if path.is_dir() else shutil.copy
         copy(path, here / path.name)
-    for saved in here.glob("runs/sweeps/c/*/*.yaml"):
-        saved.write_text(saved.read_text().replace(str(done), str(here)))
     return sorted(path for path in SWEEP.iterdir() if path.is_dir())
 
 
@@ -105,3 +104,63 @@ def test_a_failure_of_before_is_none_of_a_finished_run(runs: list[Path], command
     """As after a full disk, when the run was gone on with by hand."""
     (runs[0] / "failed.json").write_text('{"reason": "no space left on device"}')
     assert "not counted" not in command("eval", str(SWEEP)).out
+
+
+# What a group is ----------------------------------------------------------------------------------
+
+
+def test_runs_on_other_data_of_the_same_name_are_another_group(runs: list[Path], command: Command):
+    """A training file edited in place, and the sweep again: two groups, each with its own seeds."""
+    text = Path("train.tsv").read_text()
+    Path("train.tsv").write_text(text + "b a b\tb a b\n")
+    assert command("train", "c.yaml", "--out", str(SWEEP / "later")).code == 0
+    groups = json.loads(command("eval", str(SWEEP), "--json").out)["groups"]
+    assert [len(each["runs"]) for each in groups] == [2, 1]
+    first, second = (each["differs"]["data.files.train"] for each in groups)
+    assert first != second and first.startswith("train.tsv (") and second.startswith("train.tsv (")
+
+
+def test_the_same_data_elsewhere_are_the_same_group(runs: list[Path], command: Command):
+    Path("data").mkdir()
+    for name in ("train.tsv", "test.tsv"):
+        shutil.copy(name, "data")
+    words = ("--set", "data.files.train=data/train.tsv", "--set", "data.files.valid=data/test.tsv")
+    words += ("--set", "data.files.test=data/test.tsv", "--seed", "2", "--out", "runs/third")
+    assert command("train", "c.yaml", *words).code == 0
+    (group,) = json.loads(command("eval", str(SWEEP), "runs/third", "--json").out)["groups"]
+    assert [run["seed"] for run in group["runs"]] == [0, 1, 2]
+
+
+def test_a_folder_with_config_data_and_runs_is_moved_whole(
+    done: Path, tmp_path: Path, command: Command, monkeypatch: pytest.MonkeyPatch
+):
+    """No path in it is of the old place."""
+    moved = tmp_path / "elsewhere"
+    shutil.copytree(done, moved)
+    away = tmp_path / "away"
+    away.mkdir()
+    monkeypatch.chdir(away)
+    hidden = done.rename(done.with_name("hidden"))
+    try:
+        answer = command("eval", str(moved / SWEEP), "--json")
+        assert answer.code == 0, answer.err
+        (group,) = json.loads(answer.out)["groups"]
+        assert [run["problem"] for run in group["runs"]] == [None, None]
+        words = ("sweep", str(moved / "c.yaml"), *WORDS[2:], "--out", str(moved / SWEEP))
+        assert "2 runs (2 done)" in command(*words).err, "the config's data lie beside it"
+        (moved / "test.tsv").unlink()
+        said = command("eval", str(moved / SWEEP)).err
+        assert (
+            "test.tsv: no such file, and the run names it as data.files.test" in said
+            and "put it back there" in said
+        )
+    finally:
+        hidden.rename(done)
+
+
+def test_other_versions_in_a_group_are_told(runs: list[Path], command: Command):
+    path = runs[1] / "environment.json"
+    path.write_text(path.read_text().replace('"precision": "fp32"', '"precision": "bf16"'))
+    assert (
+        "runs of different precision stand together: bf16, fp32" in command("eval", str(SWEEP)).out
+    )

@@ -29,6 +29,9 @@ from toytrans.config.yaml import (
 from toytrans.errors import UserError, did_you_mean
 from toytrans.references import SHIPPED, is_reference, trust
 
+FILES = ("train", "valid", "test")
+"""Keys below data.files that name files."""
+
 KEY_OPTIONS = {
     "device": "--device",
     "fault": "--break",
@@ -71,6 +74,8 @@ def load_saved_config(
     UserError."""
     tree = read_yaml(path)
     tree.is_of_a_run = True
+    make_code_paths_absolute(tree, path.parent)
+    make_file_paths_absolute(tree, path.parent)
     _override(tree, overrides, by_option)
     return check_and_trust(tree)
 
@@ -81,7 +86,10 @@ def load_settings(path: Path) -> Settings:
     No code is run, and nothing is derived afresh, so a model stays what it was when a later version
     has other defaults.
     """
-    return validate(Settings, read_yaml(path))
+    tree = read_yaml(path)
+    make_code_paths_absolute(tree, path.parent)
+    make_file_paths_absolute(tree, path.parent)
+    return validate(Settings, tree)
 
 
 # Values, before they are checked -------------------------------------------------------------
@@ -99,7 +107,9 @@ def read_tree(path: Path) -> Tree:
     tree.is_of_a_run = path.name in OF_A_RUN and any(
         os.path.lexists(path.parent / beside) for beside in BESIDE
     )
+    shipped = path.parent.resolve() == SHIPPED.resolve()
     make_code_paths_absolute(tree, path.parent)
+    make_file_paths_absolute(tree, Path() if shipped else path.parent)
     return tree
 
 
@@ -117,7 +127,23 @@ def make_code_paths_absolute(tree: Tree, folder: Path) -> None:
         if isinstance(values, dict):  # else it is refused later
             code = values.get(name)
             if isinstance(code, str) and is_reference(code):
-                values[name] = str(folder.absolute() / code)
+                values[name] = os.path.abspath(folder / code)
+
+
+def make_file_paths_absolute(tree: Tree, folder: Path) -> None:
+    """Write the data files that a tree names as paths from a folder: that of the config, wherever
+    the command runs; of a config that came with the package the working directory, because nobody's
+    data lie in the package."""
+    data = tree.values.get("data")
+    files = data.get("files") if isinstance(data, dict) else None
+    if not isinstance(files, dict):  # there are none, or they are refused later
+        return
+    for part in FILES:
+        match files.get(part):
+            case str(path):
+                files[part] = os.path.abspath(folder / path)
+            case [str(src), str(tgt)]:
+                files[part] = [os.path.abspath(folder / path) for path in (src, tgt)]
 
 
 def _override(
@@ -194,10 +220,36 @@ def validate(kind: type[Description], tree: Tree) -> Description:
 # Saving and comparing ------------------------------------------------------------------------
 
 
-def as_yaml(config: Config) -> str:
-    """What was stated in a config, as YAML text; of `Settings` every key."""
+def as_yaml(config: Config, folder: Path | None = None) -> str:
+    """What was stated in a config, as YAML text; of `Settings` every key.
+
+    folder: that of the file. Data and code that lie below the working directory, as the folder
+    does, are then written as paths from it, so that all of them can be moved together.
+    """
     is_complete = isinstance(config, Settings)
-    return write_yaml(config.model_dump(mode="json", exclude_unset=not is_complete))
+    values = config.model_dump(mode="json", exclude_unset=not is_complete)
+    if folder is not None:
+        files = (values["data"].get("files") or {}) if "data" in values else {}
+        for part in FILES:
+            match files.get(part):
+                case str(path):
+                    files[part] = _from(path, folder)
+                case [*paths]:
+                    files[part] = [_from(path, folder) for path in paths]
+        for key, reference in config.references.items():
+            section, _, name = key.partition(".")
+            if name in values.get(section, {}):
+                place, _, what = reference.rpartition(":")
+                values[section][name] = f"{_from(place, folder)}:{what}"
+    return write_yaml(values)
+
+
+def _from(path: str, folder: Path) -> str:
+    """A path from a folder, if both lie below the working directory."""
+    here = Path.cwd()
+    if Path(path).is_relative_to(here) and folder.absolute().is_relative_to(here):
+        return os.path.relpath(path, folder)
+    return path
 
 
 def flatten(values: dict[str, Any], prefix: str = "") -> dict[str, Any]:

@@ -3,6 +3,7 @@
 paths -> members -> groups -> one tidy table; tables for people, a picture, plain values
 """
 
+import contextlib
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -34,8 +35,10 @@ from toytrans.sweeps.intervals import Summary
 from toytrans.sweeps.sweep_file import SweepMeasure
 from toytrans.sweeps.trial import FAILED, read_failure
 from toytrans.table import Table, TextColumn
+from toytrans.training.checkpoint import read_trained_with
 from toytrans.training.folder import CONFIG, is_run
 from toytrans.training.folder import METRICS as RECORDS
+from toytrans.training.provenance import trained_with
 from toytrans.training.run import NOT_MEASURED, Run
 
 if TYPE_CHECKING:
@@ -271,6 +274,7 @@ class Comparison:
                 difference = member.result["free_less_forced_exact_match"]
                 if difference is not None and abs(difference) > SMALL:
                     yield f"free-running differs by {difference:+.3f} from teacher-forced: {where}"
+            yield from _unlike(each)
         yield from self._trained_on()
         for path, reason in self.unread.items():
             yield f"not counted: {path}: {reason}"
@@ -410,6 +414,17 @@ class Comparison:
 
 
 FIRST = ("of", "run", "seed", "data_seed")
+
+
+def _unlike(group: Group) -> Iterator[str]:
+    """A sentence for what is not the same of all runs of a group, though no config says so."""
+    for name in ("torch", "toytrans", "precision"):
+        found = {str(m.environment[name]) for m in group.members if name in m.environment}
+        if len(found) > 1:
+            what = f"runs of different {name} stand together"
+            yield f"{group.name}: {what}: {', '.join(sorted(found))}"
+
+
 COLUMNS = (
     *("part", "shortest", "longest", "metric", "value", "low", "high"),
     *("pairs", "runs", "sd", "spread"),
@@ -558,9 +573,32 @@ def compare(
         except UserError as error:
             problem = str(error)
         stated = flatten(run.given.model_dump(exclude_unset=True))
-        members.append(Member(path, run.config, result, problem, stated, labels))
+        members.append(
+            Member(
+                path,
+                run.config,
+                result,
+                problem,
+                stated,
+                labels,
+                contents=_contents_of(run),
+                environment=run.environment,
+            )
+        )
     shown = metric or asked.metric or measure.main_metric
     return Comparison(measure, shown, group(members), unread)
+
+
+def _contents_of(run: Run) -> dict[str, str]:
+    """The SHA-256 of the files of a run, by key: of what it was trained with as it was then, of
+    test files as they are now, because that is what is measured."""
+    now = trained_with(run.config)
+    contents = now.code | now.data
+    with contextlib.suppress(UserError):  # no checkpoint says it
+        if run.steps and (before := read_trained_with(run.path, run.steps[-1])):
+            test = {key: of for key, of in contents.items() if key == "data.files.test"}
+            contents |= before.code | before.data | test
+    return contents
 
 
 def of_one(run: Run, result: Result, metric: str | None = None) -> Comparison:

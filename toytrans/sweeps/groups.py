@@ -3,6 +3,7 @@
 runs -> members: their results, or why there are none -> groups -> means, differences of two
 """
 
+import os
 from collections.abc import Collection, Container, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import combinations
@@ -14,6 +15,7 @@ from typing import Any, NamedTuple
 from toytrans import references
 from toytrans.config.load import flatten
 from toytrans.config.schema import Settings
+from toytrans.files import json_text
 from toytrans.measurement import Place, Result
 from toytrans.metrics import METRICS
 from toytrans.scores import Span
@@ -30,7 +32,8 @@ class Member(NamedTuple):
     """A run and its result, or the problem why it has none.
 
     stated: the keys that its config gives. Other keys follow from these, or have their defaults.
-    labels: what its sweep has varied, and what that is in this run.
+    labels: what its sweep has varied, and what that is in this run. contents: of the files of data
+    and code that it names, by key, the SHA-256. environment: what environment.json says.
     """
 
     path: Path
@@ -39,6 +42,24 @@ class Member(NamedTuple):
     problem: str = ""
     stated: Collection[str] = ()
     labels: Mapping[str, Any] = {}
+    contents: Mapping[str, str] = {}
+    environment: Mapping[str, Any] = {}
+
+    @property
+    def values(self) -> dict[str, Any]:
+        """What sets it apart from runs of other groups, by key. A file is its content, wherever it
+        lies; so its name has the beginning of its SHA-256."""
+        values = flatten(without_seeds(self.config).model_dump(mode="json"))
+        for key, digest in self.contents.items():
+            named = values.get(key)
+            names = [named] if isinstance(named, str) else named or []
+            values[key] = f"{' '.join(os.path.basename(name) for name in names)} ({digest[:8]})"
+        return values
+
+    @property
+    def group(self) -> str:
+        """What the runs of one group have in common, as text."""
+        return json_text(self.values | {key: of for key, of in self.contents.items()})
 
     @property
     def seeds(self) -> Seeds:
@@ -103,12 +124,12 @@ def without_seeds(settings: Settings) -> Settings:
 
 def group(members: Iterable[Member]) -> list[Group]:
     """The members by their configs, in the order in which these occur first."""
-    groups: dict[Settings, list[Member]] = {}
+    groups: dict[str, list[Member]] = {}
     stated = set[str]()
     for member in members:
         stated.update(member.stated)
-        groups.setdefault(without_seeds(member.config), []).append(member)
-    told = _told_apart(groups, stated)
+        groups.setdefault(member.group, []).append(member)
+    told = _told_apart([some[0] for some in groups.values()], stated)
     found = []
     for number, (differs, some) in enumerate(zip(told, groups.values(), strict=True)):
         keys = list(differs)
@@ -120,13 +141,11 @@ def group(members: Iterable[Member]) -> list[Group]:
     return found
 
 
-def _told_apart(
-    groups: Mapping[Settings, Sequence[Member]], stated: Collection[str]
-) -> list[dict[str, Any]]:
+def _told_apart(members: Sequence[Member], stated: Collection[str]) -> list[dict[str, Any]]:
     """What sets each group apart, by key: what their sweeps have varied, if that is enough, or else
-    the keys of their configs."""
-    flat = [flatten(config.model_dump(mode="json")) for config in groups]
-    firsts = [some[0].labels for some in groups.values()]
+    the keys of their configs. members: one of each group."""
+    flat = [member.values for member in members]
+    firsts = [member.labels for member in members]
     if all(firsts):
         keys = dict.fromkeys(key for labels in firsts for key in labels if key not in OF_SEEDS)
         told = [

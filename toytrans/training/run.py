@@ -37,7 +37,7 @@ from toytrans.measurement import Measure, Result, read_results, result_of
 from toytrans.model.build import build_model
 from toytrans.model.seq2seq import Seq2Seq, count_parameters
 from toytrans.outputs import Outputs
-from toytrans.references import trust
+from toytrans.references import shown, trust
 from toytrans.resolve import resolve
 from toytrans.tokens import Vocabulary
 from toytrans.training.checkpoint import (
@@ -379,6 +379,7 @@ class Run:
         if wanted.checkpoint != self.checkpoint:
             return self.at(wanted.checkpoint).measure(wanted, follow, keep)
         config, facts, selection = self.config, self.facts, wanted.selection
+        self._measured_files(wanted)
         trained = trained_lengths(config, facts, wanted.length_of)
         if wanted.files is None:
             pairs = pairs_of_split(config, facts, wanted.split, selection)
@@ -421,15 +422,27 @@ class Run:
         if wanted.checkpoint != self.checkpoint:
             return self.at(wanted.checkpoint).fingerprint(wanted)
         self._pick_again_if_gone()
-        files = self.config.data.files
-        measured = list(wanted.files or ())
-        if wanted.files is None and files is not None:
-            paths = getattr(files, wanted.split) or files.train
-            measured = [paths] if isinstance(paths, str) else list(paths)
+        measured = self._measured_files(wanted)
         held = [checkpoint_sha256(self.path, step) for step in self.model_steps]
         held += map(sha256_of, measured)
         about = [held, self._now.settings, self._now.code, self.config.model.length_penalty]
         return hashlib.sha256(json_text(about).encode()).hexdigest()
+
+    def _measured_files(self, wanted: Measure) -> list[str]:
+        """The files of the pairs that are measured; none of a task. Raises UserError where one is
+        gone."""
+        files = self.config.data.files
+        if wanted.files is not None or files is None:
+            return list(wanted.files or ())
+        key = f"data.files.{wanted.split if getattr(files, wanted.split) else 'train'}"
+        paths = getattr(files, key.rpartition(".")[2])
+        for path in [paths] if isinstance(paths, str) else paths:
+            if not os.path.lexists(path):
+                raise UserError(
+                    f"{shown(path)}: no such file, and the run names it as {key}; put it back "
+                    "there, or measure others with --pairs FILE"
+                )
+        return [paths] if isinstance(paths, str) else list(paths)
 
     def kept_result(self, wanted: Measure) -> Result | None:
         """The result of a measure that a sweep has kept, where it is still that of this run.

@@ -99,8 +99,8 @@ class RunWriter:
                 check_free(self.path / name, replace=True)
             write_file(self.path / DATA, (json.dumps(data, ensure_ascii=False) + "\n").encode())
             write_json(self.path / ENVIRONMENT, environment)
-            write_file(self.path / CONFIG, as_yaml(given).encode())
-            write_file(self.path / RESOLVED, as_yaml(settings).encode())
+            write_file(self.path / CONFIG, as_yaml(given, self.path).encode())
+            write_file(self.path / RESOLVED, as_yaml(settings, self.path).encode())
         self._is_described = True
 
     def remove_undescribed(self) -> None:
