@@ -87,6 +87,14 @@ def places_are_left_out_without_gradients(self, src, tgt):
     return self.head(y - 0.5 * self.target.places(tgt).to(y))
 
 
+@faulty("modes", "layer.feed_forward", cause="modes.no_backward")
+def changed_in_place(self, x):
+    """What the sigmoid gave is needed for its gradient, and is doubled in place."""
+    y = self.fc1(x).sigmoid()
+    y *= 2
+    return self.fc2(y)
+
+
 @sound("modes", doubts="modes.statistics", embedding=True)
 class spectral_norm(Translator):
     """Its estimate of the largest singular value goes on in train mode."""

@@ -70,12 +70,21 @@ BY_GRADIENTS = MODES.cause(
     words=APART,
     remedy="look for torch.is_grad_enabled and requires_grad in it",
 )
+NO_BACKWARD = MODES.cause(
+    "no_backward",
+    when="the model answers without gradients, and gradients cannot be taken of its logits",
+    words="gradients cannot be taken of its logits, so it cannot be trained: {error}",
+    remedy="is a tensor changed in place that a gradient needs (x += y, x[...] = y, relu_)?",
+    explains=False,
+)
 
 
 @MODES.part("with gradients", on="both ends", compares_modes=True)
 def with_gradients(asked: Asked) -> Outcome:
-    """In eval mode the batch gets the same logits with gradients as without: torch's fast path runs
-    without them alone, and takes masks in another way."""
+    """In eval mode gradients can be taken of the logits, and the batch gets the same logits as
+    without: torch's fast path runs without them alone, and takes masks in another way."""
+    if (error := _error_of_gradients(asked)) is not None:
+        return fails(NO_BACKWARD, error=error)
     if asked.dtype not in tolerances.LOGITS:
         return does_not_apply(ROUNDING)
     by = asked.differ(_with_gradients(asked), asked.logits, asked.real)
@@ -90,6 +99,21 @@ def with_gradients(asked: Asked) -> Outcome:
     said = "the same logits without gradients and with them"
     causes = (CAUSAL_HINT, FAST_PATH, BY_GRADIENTS)
     return measured(by, asked.tolerance, said, *causes, **evidence)
+
+
+def _error_of_gradients(asked: Asked) -> str | None:
+    """What is raised where gradients are taken; None where nothing is, or none flow."""
+    module = asked.model.module
+    weights = [] if module is None else [w for w in module.parameters() if w.requires_grad]
+    try:
+        with torch.enable_grad():
+            logits = asked.model.ask(*asked.ids)
+            asked.shared["with gradients"] = logits.detach()
+            if weights and logits.requires_grad:
+                torch.autograd.grad(logits.sum(), weights, allow_unused=True)
+    except (NoAnswer, RuntimeError, NotImplementedError) as error:
+        return (str(error).splitlines() or [type(error).__name__])[0][:200]
+    return None
 
 
 def _with_gradients(asked: Asked) -> Tensor:

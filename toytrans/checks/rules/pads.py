@@ -161,9 +161,9 @@ def _pads_taken_away(asked: Asked, side: str) -> Iterator[Change]:
     rows = spread_out(len(asked.src), 5)
     real = asked.real_source if side == "the source" else asked.real
     everywhere = torch.where(asked.real, torch.arange(asked.tgt_in.shape[1]), -1)
-    for row in rows if asked.is_short else rows[:2]:
-        if bool((here := real[row]).all()):
-            continue
+    some = [row for row in rows if not real[row].all()]
+    for row in some if asked.is_short else some[:1]:
+        here = real[row]
         padded = Ids(asked.src[row, None], asked.tgt_in[row, None])
         if side == "the source":
             bare, must_repeat = Ids(padded.src[:, here], padded.tgt_in), everywhere[row, None]

@@ -72,8 +72,9 @@ LAYOUT_GUESSED = ROWS.doubt(
 
 @ROWS.part("without pads", on="every")
 def without_pads(asked: Asked) -> Iterator[Change]:
-    """Pairs of one length, without pads, must each give the same whatever the other rows hold, in
-    another order, and alone. That is asked before anything that has to do with pads."""
+    """Pairs of one length, without pads, must each give the same whatever the other rows hold; in a
+    short batch in another order and alone too. That is asked before anything that has to do with
+    pads."""
     if asked.facts.layout_is_guessed:
         raise Judged(unsure(LAYOUT_GUESSED, give=("batch_first",)))
     count, length = len(asked.src), asked.setting.length
@@ -81,17 +82,18 @@ def without_pads(asked: Asked) -> Iterator[Change]:
     ids, _ = asked.made_of(pairs)  # of a shape that no other batch has
     numbers = torch.arange(ids.tgt_in.numel()).view(ids.tgt_in.shape)
     numbers = numbers.masked_fill(~asked.facts.real_inputs(ids.tgt_in), -1)
-    for first in (0, 1):  # each second row is another pair
+    for first in (0, 1) if asked.is_short else (0,):  # each second row is another pair
         is_kept = torch.arange(count)[:, None] % 2 == first
         others = Ids(*(_others(asked, part).where(~is_kept, part) for part in ids[:2]))
         kept = numbers.masked_fill(~is_kept, -1)
         evidence = partial(_where_rows_mix, asked, ids, others, first)
         yield Change("other pairs beside", others, kept, (MIXED,), evidence, before=ids)
-    turned = Ids(ids.src.flip(0), ids.tgt_in.flip(0))
-    yield Change("rows in another order", turned, numbers.flip(0), (BY_NUMBER,), before=ids)
-    alone = Ids(ids.src[:1], ids.tgt_in[:1])
-    by_count = {"count": count}
-    yield Change("a pair alone", alone, numbers[:1], (BY_COUNT,), by_count, before=ids)
+    if asked.is_short:
+        turned = Ids(ids.src.flip(0), ids.tgt_in.flip(0))
+        yield Change("rows in another order", turned, numbers.flip(0), (BY_NUMBER,), before=ids)
+        alone = Ids(ids.src[:1], ids.tgt_in[:1])
+        by_count = {"count": count}
+        yield Change("a pair alone", alone, numbers[:1], (BY_COUNT,), by_count, before=ids)
 
 
 def _where_rows_mix(asked: Asked, ids: Ids, others: Ids, first: int, _: Tensor) -> dict[str, str]:
