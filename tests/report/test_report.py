@@ -2,6 +2,7 @@
 
 import contextlib
 import html
+import json
 import re
 import shutil
 import sys
@@ -203,6 +204,30 @@ def test_a_page_needs_no_matplotlib(
     assert all(
         f'aria-label="{title}"' in page for title in ("Learning rate", "Loss in nats a token")
     )
+
+
+def test_a_page_is_of_the_checkpoint_that_is_asked_for(
+    folder: Path, here: Path, command: Command
+) -> None:
+    """Of one run and of several; step 2 is neither the best nor the last."""
+    for name in ("one", "two"):
+        shutil.copytree(folder / "one", here / name)
+    best = load(here / "one")
+    assert best.step != 2 < best.steps[-1]
+    losses = [
+        json.loads(
+            command("eval", "one", "--examples", "1000", "--checkpoint", which, "--json").out
+        )
+        for which in ("2", "best")
+    ]
+    loss, of_best = (f"{each['parts']['in_range']['loss']:.4f}" for each in losses)
+    assert loss != of_best
+    for runs in (("one",), ("one", "two")):
+        out = f"{len(runs)}.html"
+        assert command("report", *runs, "--checkpoint", "2", "--out", out).code == 0
+        shown = words_of(here / out)
+        assert "step 2" in shown if len(runs) == 1 else "checkpoint 2" in shown
+        assert len(runs) > 1 or (loss in shown and of_best not in shown)
 
 
 @pytest.mark.parametrize(

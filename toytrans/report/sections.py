@@ -21,7 +21,7 @@ from toytrans.measurement import Measure, Result, split_of
 from toytrans.model.seq2seq import count_parameters
 from toytrans.report import charts
 from toytrans.report.page import Block, Cell, Grid, Section, html
-from toytrans.sweeps.comparison import compare, of_one, runs_of
+from toytrans.sweeps.comparison import compare, measures_of, of_one, runs_of
 from toytrans.training.folder import METRICS
 from toytrans.training.run import NOT_MEASURED, Run, state_of
 
@@ -154,12 +154,16 @@ def _summary(views: dict[str, View]) -> Section:
 def _beside(views: Sequence[View], follow: Follow) -> Section:
     """Runs grouped by config, as `toytrans eval` compares them."""
     runs = {view.path: view.run for view in views}
+    asked = next(iter(measures_of(list(runs)).values()))
+    for run in filter(None, runs.values()):  # all of them at the checkpoint that was asked for
+        if run.checkpoint != "best":
+            asked = asked.model_copy(update={"checkpoint": run.checkpoint})
 
     def take(path: Path, measure: Measure) -> Result:
         follow(f"exact match of {path}")
         return (runs[path] or Run.open(path, device="cpu")).measure(measure)
 
-    compared = compare(list(runs), take=take)
+    compared = compare(list(runs), asked=asked, take=take)
     blocks = []
     for shown in compared.tables():
         if shown.rows:
@@ -172,7 +176,8 @@ def _beside(views: Sequence[View], follow: Follow) -> Section:
 
 def _lengths(run: Run) -> Section:
     """Exact match of one run."""
-    result = run.measure(Measure(split=split_of(run.config), examples=EVALUATED))
+    wanted = Measure(split=split_of(run.config), examples=EVALUATED, checkpoint=run.checkpoint)
+    result = run.measure(wanted)
     low, high = result.train_length
     text = (
         f"Trained on lengths {low} to {high}. Each output is decoded greedily and counts if it "
@@ -187,7 +192,8 @@ def _lengths(run: Run) -> Section:
 
 
 def _translations(run: Run) -> Section:
-    pairs = pairs_of_split(run.config, run.facts, "test", Selection(examples=TRANSLATED))
+    split = split_of(run.config)
+    pairs = pairs_of_split(run.config, run.facts, split, Selection(examples=TRANSLATED))
     decode = run.vocabulary.decode
     sources, targets = ([decode(ids) for ids in side.tolist()] for side in (pairs.src, pairs.tgt))
     triples = list(zip(sources, targets, translate(run.model, sources, run.facts), strict=True))
@@ -197,7 +203,7 @@ def _translations(run: Run) -> Section:
         [" ".join(src), " ".join(tgt), _marked(tgt, out), "yes" if tgt == out else "no"]
         for src, tgt, out in [*wrong[: SHOWN - 5], *right][:SHOWN]
     ]
-    text = f"{len(wrong)} of {len(triples)} test pairs are wrong; a first error is marked."
+    text = f"{len(wrong)} of {len(triples)} {split} pairs are wrong; a first error is marked."
     table = Grid(["source", "target", "output", "right"], rows, "data tokens")
     return Section("translations", "Translations", text=text, table=table)
 
