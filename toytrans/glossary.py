@@ -1,7 +1,7 @@
-"""What a name means: a task, a fault, a check, why it fails, or a config key.
+"""What a name means: a task, a fault, a check, why it fails, a metric, a schedule, or a config key.
 
 KINDS says of each kind of names which there are, how they are listed, and what there is to say of
-one. The texts stand beside what they explain: in the tables of tasks, faults, checks and keys.
+one. The texts stand beside what they explain, as the docstring of a metric does.
 """
 
 from collections.abc import Callable, Collection, Sequence
@@ -21,6 +21,7 @@ from toytrans.data.open import open_dataset
 from toytrans.data.task_pairs import TaskPairs
 from toytrans.data.tasks import TASKS, translations
 from toytrans.errors import UserError
+from toytrans.metrics import METRICS
 from toytrans.model.positions import scheme_names
 from toytrans.references import is_reference, shown
 from toytrans.resolve import resolve
@@ -55,7 +56,7 @@ def card(name: str, trust_code: bool = False) -> Card:
         return _card_of_task(name)
     if name.endswith((".yaml", ".yml")) or name in shipped_names():
         return card_of_config(Path(name), trust_code)
-    raise UserError(f"no task, fault, check or key {name!r}; {_nearest(name)}")
+    raise UserError(f"no task, fault, check, metric, schedule or key {name!r}; {_nearest(name)}")
 
 
 def card_of_config(path: Path, trust_code: bool = False) -> Card:
@@ -178,6 +179,35 @@ def _row_of_cause(code: str) -> tuple[str, ...]:
     return code, CAUSES[code].when
 
 
+# Metrics and schedules -------------------------------------------------------------------------
+
+
+def _row_of_metric(name: str) -> tuple[str, ...]:
+    return name, METRICS[name].label, METRICS[name].better
+
+
+def _card_of_metric(name: str) -> Card:
+    metric = METRICS[name]
+    card = {"what": metric.label, "better": metric.better}
+    if metric.count is not None:
+        card |= {"counts in each pair": _doc(metric.count), "divided by": metric.per}
+    return card | {"compare by it": f"toytrans eval RUN RUN --metric {name}"}
+
+
+def _row_of_schedule(name: str) -> tuple[str, ...]:
+    return name, _doc(SCHEDULES[name])
+
+
+def _card_of_schedule(name: str) -> Card:
+    where = "the share of train.lr, once the warm-up is over"
+    return {"what": where, "course": _doc(SCHEDULES[name]), "take it": f"train.schedule: {name}"}
+
+
+def _doc(function: Callable[..., Any]) -> str:
+    """The docstring of a function, on one line."""
+    return " ".join((function.__doc__ or "").split())
+
+
 # Keys ------------------------------------------------------------------------------------------
 
 
@@ -244,6 +274,10 @@ KINDS = {
     "faults": Kind(CARDS.keys, ("fault", "what it is", "found by"), _row_of_fault, _card_of_fault),
     "checks": Kind(CHECKS.keys, ("check", "passes if"), _row_of_check, _card_of_check),
     "causes": Kind(CAUSES.keys, ("cause", "seen"), _row_of_cause, _card_of_cause),
+    "metrics": Kind(
+        METRICS.keys, ("metric", "what it is", "better"), _row_of_metric, _card_of_metric
+    ),
+    "schedules": Kind(SCHEDULES.keys, ("schedule", "course"), _row_of_schedule, _card_of_schedule),
     "keys": Kind(_names_of_keys, ("key", "default", "meaning"), _row_of_key, _card_of_key),
 }
 """Each kind by the name of its list. A name that two kinds have means the first."""

@@ -171,7 +171,8 @@ def edits(output: Tensor, target: Tensor) -> Tensor:
 
 Of = TypeVar("Of")
 Better = Literal["higher", "lower"]
-SHARE = "a share"
+SHARE, ALL_OR_NOTHING = "a share", "a share of pairs that each count for all or nothing"
+"""Forms of metrics that go from 0 to 1. Wilson's interval is right for the second one alone."""
 
 
 @dataclass(frozen=True)
@@ -179,8 +180,8 @@ class Metric(Generic[Of]):
     """A number of any pairs.
 
     label: its words. count: what is summed over the pairs, (B,) of a batch. per: the count that the
-    sum is divided by. better: which way is better. form: how it is written: a share, which goes
-    from 0 to 1, or a format. least: the least value that it can have. then: what is made of the
+    sum is divided by. better: which way is better. form: SHARE, ALL_OR_NOTHING, or the format in
+    which it is written. least: the least value that it can have. then: what is made of the
     quotient. short: the heading of its column, in two lines at most.
     """
 
@@ -195,12 +196,7 @@ class Metric(Generic[Of]):
 
     @property
     def is_share(self) -> bool:
-        return self.form == SHARE
-
-    @property
-    def is_share_of_pairs(self) -> bool:
-        """Whether each pair counts for all or nothing, so that Wilson's interval fits."""
-        return self.is_share and self.per in ("pairs", "decoded")
+        return self.form in (SHARE, ALL_OR_NOTHING)
 
     def value(self, total: float, divisor: float) -> float | None:
         """The number of some pairs; None where there is nothing to divide by."""
@@ -221,7 +217,12 @@ def _exp(loss: float) -> float:
 
 FREE: dict[str, Metric[Free]] = {
     "free_exact_match": Metric(
-        "free-running exact match", "exact\nmatch", "higher", count=free_exact_match, per="decoded"
+        "free-running exact match",
+        "exact\nmatch",
+        "higher",
+        ALL_OR_NOTHING,
+        free_exact_match,
+        "decoded",
     ),
     "free_symbol_error_rate": Metric(
         "free-running symbol error rate",
@@ -250,7 +251,12 @@ FREE: dict[str, Metric[Free]] = {
 }
 FORCED: dict[str, Metric[Forced]] = {
     "forced_exact_match": Metric(
-        "teacher-forced exact match", "forced", "higher", count=forced_exact_match, per="pairs"
+        "teacher-forced exact match",
+        "forced",
+        "higher",
+        ALL_OR_NOTHING,
+        forced_exact_match,
+        "pairs",
     ),
     "forced_token_accuracy": Metric(
         "teacher-forced token accuracy",

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 from torch import Tensor
 
 from toytrans.data.pairs import Side
-from toytrans.metrics import COUNTS, OF_PAIRS, nats
+from toytrans.metrics import ALL_OR_NOTHING, COUNTS, OF_PAIRS, nats
 
 PARTS = {"below": "below", "in_range": "in range", "beyond": "beyond"}
 """Where lengths lie beside the training lengths: key and label."""
@@ -72,7 +72,7 @@ class Scores:
         numbers["intervals"] = {
             name: wilson_interval(sums[name], sums[metric.per])
             for name, metric in OF_PAIRS.items()
-            if metric.is_share_of_pairs
+            if metric.form == ALL_OR_NOTHING
         }
         return numbers
 

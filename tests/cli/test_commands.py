@@ -13,7 +13,7 @@ import toytrans
 from toytrans.cli.app import COMMANDS
 
 OF_A_RUN = {
-    "eval": ("eval", "runs/c", "--json"),
+    "eval": ("eval", "runs/c"),
     "translate": ("translate", "runs/c", "3 4"),
     "inspect-masks": ("inspect-masks", "runs/c", "--src", "3 4"),
     "trace": ("trace", "runs/c", "3 4", "--json"),

@@ -67,7 +67,8 @@ def test_every_output_can_be_saved(here: Path, command: Command, refused):
     measured = json.loads(command(*given, "--save", "o.jsonl", "--json").out)
     saved = [json.loads(line) for line in Path("o.jsonl").read_text().splitlines()]
     assert [(line["source"], line["target"]) for line in saved] == rows
-    outputs = command("translate", "r", *(line["source"] for line in saved)).out.splitlines()
+    Path("s.txt").write_text("".join(f"{line['source']}\n" for line in saved))
+    outputs = command("translate", "r", "--file", "s.txt").out.splitlines()
     assert [line["output"] for line in saved] == outputs
     assert [line["right"] for line in saved] == [
         line["output"] == t for line, (_, t) in zip(saved, rows, strict=True)

@@ -60,7 +60,7 @@ COMMANDS = {
     "explain": Entry(
         LEARN,
         "explain:explain",
-        "Explain a task, a fault, a check or a config key, or list them.",
+        "Explain a task, a fault, a check, a metric or a config key, or list them.",
     ),
     "demo": Entry(LEARN, "demo:demo", "Show one idea of attention in numbers."),
     "exercise": Entry(LEARN, "exercise:app", "Find the fault: write, answer, grade exercises."),

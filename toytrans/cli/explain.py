@@ -1,4 +1,4 @@
-"""`toytrans explain`: what a name means, of a task, a fault, a check or a config key."""
+"""`toytrans explain`: what a name means, of a task, a fault, a check, a metric or a config key."""
 
 from collections.abc import Iterable, Mapping
 from typing import Annotated
@@ -24,15 +24,15 @@ Name = Annotated[
     typer.Argument(
         metavar="NAME",
         autocompletion=_names,
-        help="A task, a fault, a check or why it fails, a config key or section; a FILE.py:TASK of "
-        "yours, or a CONFIG; or a list: tasks, faults, checks, causes, keys; or schema, the JSON "
-        "Schema of a config, for editors.",
+        help="A task, a fault, a check or why it fails, a metric, a schedule, a config key or "
+        f"section; a FILE.py:TASK of yours, or a CONFIG; or a list: {', '.join(KINDS)}; or schema, "
+        "the JSON Schema of a config, for editors.",
     ),
 ]
 
 
 def explain(name: Name = None, config: ConfigOption = None, trust_code: TrustCode = False) -> None:
-    """Explain a task, a fault, a check or a config key, or list them."""
+    """Explain a task, a fault, a check, a metric or a config key, or list them."""
     if config is not None:
         if name is not None:
             raise UserError(f"{name} and --config {config}: give one of them")
@@ -41,8 +41,9 @@ def explain(name: Name = None, config: ConfigOption = None, trust_code: TrustCod
         names = {kind: ", ".join(each.names()) for kind, each in KINDS.items()}
         names["causes"] = "why checks fail, such as future.mask_missing"
         names["schema"] = "the JSON Schema of a config"
+        *others, last = KINDS
         title = "toytrans explain NAME explains one; "
-        title += "tasks, faults, checks, causes or keys lists them."
+        title += f"{', '.join(others)} or {last} lists them."
         print_rows(title, names)
     elif name == "schema":
         print(json_text(json_schema(), 1))

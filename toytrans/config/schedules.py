@@ -20,6 +20,7 @@ FLOOR = 0.02
 
 
 def constant(step: int, warmup_steps: int, max_steps: int) -> float:
+    """The peak, to the end."""
     return 1.0
 
 
@@ -29,11 +30,12 @@ def inverse_sqrt(step: int, warmup_steps: int, max_steps: int) -> float:
 
 
 def linear(step: int, warmup_steps: int, max_steps: int) -> float:
+    """A straight line down to 2% of the peak."""
     return _above_the_floor(1 - _done(step, warmup_steps, max_steps))
 
 
 def cosine(step: int, warmup_steps: int, max_steps: int) -> float:
-    """Half a period of a cosine (Loshchilov and Hutter 2017)."""
+    """Half a period of a cosine, down to 2% of the peak (Loshchilov and Hutter 2017)."""
     return _above_the_floor((1 + math.cos(math.pi * _done(step, warmup_steps, max_steps))) / 2)
 
 

@@ -320,7 +320,7 @@ class TrainConfig(Section):
     lr: Annotated[float, Field(gt=0)] = 3e-3
     """Learning rate at its peak, after warm-up."""
     schedule: Annotated[str, _shown_as("name")] = "linear"
-    """Course of the learning rate after warm-up. linear and cosine end at 2% of lr."""
+    """Course of the learning rate after warm-up. `toytrans explain schedules` says what each is."""
     warmup_steps: Annotated[int, Field(ge=0)] | None = None
     """Steps of linear warm-up. null means 100, or a third of max_steps if that is less."""
     clip_norm: Annotated[float, Field(gt=0)] | None = 1.0
