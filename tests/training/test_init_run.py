@@ -103,3 +103,14 @@ def test_a_resume_without_the_other_run_is_refused_and_the_other_may_lie_elsewhe
     first.rename("moved")
     gone_on = command("train", "c.yaml", "--init", "moved", *longer)
     assert gone_on.code == 0 and "resumed at step 1" in gone_on.err
+
+
+def test_the_other_run_is_looked_for_beside_the_config(first: Path, command: Command, monkeypatch):
+    Path("d.yaml").write_text(tiny_yaml(train={"max_steps": 0, "init": "first"}))
+    Path("elsewhere").mkdir()
+    monkeypatch.chdir("elsewhere")
+    assert command("train", "../d.yaml", "--out", "../begun").code == 0
+    monkeypatch.chdir("..")
+    assert equal(weights("begun"), weights("first"))
+    assert command("train", "d.yaml", "--out", "again").code == 0
+    assert "init: ../first" in Path("again/config.yaml").read_text()

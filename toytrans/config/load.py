@@ -131,9 +131,12 @@ def make_code_paths_absolute(tree: Tree, folder: Path) -> None:
 
 
 def make_file_paths_absolute(tree: Tree, folder: Path) -> None:
-    """Write the data files that a tree names as paths from a folder: that of the config, wherever
-    the command runs; of a config that came with the package the working directory, because nobody's
-    data lie in the package."""
+    """Write the data files that a tree names, and the run that it starts from, as paths from a
+    folder: that of the config, wherever the command runs; of a config that came with the package
+    the working directory, because nobody's data lie in the package."""
+    train = tree.values.get("train")
+    if isinstance(train, dict) and isinstance(train.get("init"), str):
+        train["init"] = os.path.abspath(folder / train["init"])
     data = tree.values.get("data")
     files = data.get("files") if isinstance(data, dict) else None
     if not isinstance(files, dict):  # there are none, or they are refused later
@@ -236,6 +239,8 @@ def as_yaml(config: Config, folder: Path | None = None) -> str:
                     files[part] = _from(path, folder)
                 case [*paths]:
                     files[part] = [_from(path, folder) for path in paths]
+        if config.train.init is not None and "train" in values:
+            values["train"]["init"] = _from(config.train.init, folder)
         for key, reference in config.references.items():
             section, _, name = key.partition(".")
             if name in values.get(section, {}):
