@@ -7,6 +7,8 @@ import torch
 from torch.nn import functional as F
 
 from . import END, PAD, START, SYMBOLS, Translator, entry
+from .kinds import Attending
+from .parts import real, triangle, waves
 
 NAMED = {
     "is_quick": True,
@@ -71,3 +73,44 @@ class _Segmented(Translator):
 
 _inputs = {"segments": lambda src, tgt_in: torch.arange(src.shape[1]).expand_as(src) % 2}
 entry("pads future", verdict="PASS", is_quick=True, inputs=_inputs, name="segments")(_Segmented)
+
+
+class _Left(Translator):
+    """Pads stand in front: places count from the first token, and the mask closes what is before
+    it."""
+
+    def embed_source(self, src):
+        return self.placed(self.source, src)
+
+    def embed_target(self, tgt):
+        return self.placed(self.target, tgt)
+
+    def placed(self, embedding, ids):
+        return embedding.tokens(ids) + waves((real(ids).cumsum(1) - 1).clamp(min=0))
+
+    def target_mask(self, tgt):
+        return real(tgt)[:, None, None] & triangle(tgt.shape[1])
+
+
+left = {"pad_side": "left", "is_quick": True}
+entry("pads future rows order", verdict="PASS", embedding=True, name="pads in front", **left)(_Left)
+
+
+seen = {"verdict": "FAIL", "cause": "pads.seen_behind_target", "is_first": True, **left}
+
+
+@entry("", "target_mask", base=_Left, **seen)
+def pads_in_front_that_are_seen(self, tgt):
+    return triangle(tgt.shape[1])[None, None]
+
+
+def _open_prefix(self, ids):
+    first = torch.arange(ids.shape[1]) < 3
+    return (triangle(ids.shape[1]) | first) & real(ids)[:, None, None]
+
+
+_prefix = {"part": "open", "base": Attending, "kind": "decoder", "eos_id": None}
+entry("pads future reach", verdict="PASS", is_quick=True, prefix=3, name="a prefix", **_prefix)(
+    _open_prefix
+)
+entry("future", verdict="FAIL", prefix=2, name="a prefix that is longer", **_prefix)(_open_prefix)

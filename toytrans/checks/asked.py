@@ -17,7 +17,7 @@ from torch import Tensor, nn
 from toytrans.checks import tolerances
 from toytrans.checks.batch import Batch, Setting
 from toytrans.checks.common_causes import CONSTANT_LOGITS, EMBEDDING_NOT_MET
-from toytrans.checks.ids import Ids
+from toytrans.checks.ids import Ids, rolled
 from toytrans.checks.model import Adapter, NoAnswer
 from toytrans.checks.numbers import apart, largest
 from toytrans.checks.outcome import Judged, not_asked, unsure
@@ -183,12 +183,16 @@ def embeddings_changed(batch: Batch, edit: Callable[[str, Tensor], Tensor]) -> I
 
     def hook(_: nn.Module, given: Any, named: Any, output: Any) -> Any:
         ids = next((v for v in (*given, *named.values()) if isinstance(v, Tensor)), None)
-        for side, wanted in (("src", batch.src), ("tgt", batch.tgt_in)):
+        for side, right in (("src", batch.src), ("tgt", batch.tgt_in)):
+            wanted = batch.model.as_handed(right, side == "src")
             if ids is None or not wanted.numel() or output.shape[:2] != ids.shape:
                 continue
             if torch.equal(ids.cpu(), wanted):
                 met.add(side)
-                return edit(side, output)
+                if wanted is right:
+                    return edit(side, output)
+                by = batch.facts.pads_behind(right, side == "src")
+                return rolled(edit(side, rolled(output, -by)), by)
             if torch.equal(ids.cpu(), wanted.T):  # time first
                 met.add(side)
                 return edit(side, output.transpose(0, 1)).transpose(0, 1)

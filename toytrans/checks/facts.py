@@ -38,7 +38,9 @@ class Facts:
     equal_lengths: it takes source and target of one length alone, so the shorter one is filled up
     with pads. time_first: ids are (L, B), logits (T, B, V); layout_is_guessed: nobody said so.
     scale: what multiplies q k, if not 1 / root of the head's width. window: how many places away a
-    token may be seen in self-attention, where that is bounded. promises: names of `PROMISES`.
+    token may be seen in self-attention, where that is bounded. prefix: how many places at the
+    beginning of a target see each other. pad_side: where the model wants its pads; batches have
+    them behind, and are turned round for it. promises: names of `PROMISES`.
     """
 
     name: str
@@ -59,6 +61,8 @@ class Facts:
     layout_is_guessed: bool = False
     scale: float | None = None
     window: int | None = None
+    prefix: int = 0
+    pad_side: Literal["right", "left"] = "right"
     promises: frozenset[str] = frozenset()
     said: Mapping[str, Any] = field(default_factory=dict)
 
@@ -90,6 +94,11 @@ class Facts:
             length = real.long().mul(torch.arange(1, real.shape[1] + 1)).amax(1)
             real = torch.arange(real.shape[1]) <= length[:, None]
         return real
+
+    def pads_behind(self, ids: Tensor, is_source: bool) -> Tensor:
+        """How many pads stand behind each row, (B,)."""
+        real = self.real_source(ids.cpu()) if is_source else self.real_inputs(ids.cpu())
+        return (~real).flip(1).long().cumprod(1).sum(1)
 
     def real_inputs(self, tgt_in: Tensor) -> Tensor:
         """Which decoder inputs are real, (B, T): the first whatever its id, since Marian and T5

@@ -63,7 +63,8 @@ def _gradients(asked: Asked) -> tuple[dict[str, float], float]:
     step = width // 4 if width > 8 else 1
     for place in range(0, width, step) if "tgt" in leaves else ():
         gradient = _gradient(weighed[:, place].sum(), leaves["tgt"])
-        later = torch.arange(width) > (place if asked.facts.is_causal else width)
+        seen = max(place, asked.facts.prefix - 1) if asked.facts.is_causal else width
+        later = torch.arange(width) > seen
         closed_pads = gradient[asked.real[:, place]][~asked.real[asked.real[:, place]]]
         size = max(size, largest(gradient.nan_to_num()))
         by[pads] = worst((by.get(pads, 0.0), largest(closed_pads)))

@@ -23,6 +23,13 @@ class Ids(NamedTuple):
     masked: Tensor | None = None
 
 
+def rolled(x: Tensor, by: Tensor) -> Tensor:
+    """Rows (B, L, ...), each moved so many places on, (B,); what falls off at the end comes in at
+    the front."""
+    index = (torch.arange(x.shape[1], device=x.device) - by[:, None].to(x.device)) % x.shape[1]
+    return x[torch.arange(len(x), device=x.device)[:, None], index]
+
+
 def wider(ids: Tensor, places: int, value: int) -> Tensor:
     """Rows of ids with so many pads behind them."""
     return F.pad(ids, (0, places), value=value)

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 from toytrans.checks.beam_scores import Hypotheses, hypotheses_of
 from toytrans.checks.facts import Facts
-from toytrans.checks.ids import Symbols, filled_up, wider
+from toytrans.checks.ids import Symbols, filled_up, rolled, wider
 from toytrans.checks.outcome import Judged, does_not_apply, not_asked
 from toytrans.checks.torch_modes import NoDropout, restored, set_dropout_to_zero
 from toytrans.errors import UserError
@@ -170,6 +170,8 @@ class Adapter:
     def answer(self, src: Tensor, tgt_in: Tensor, masked: Tensor | None = None) -> Any:
         """What the model itself gives, batch first. masked: see `Ids`."""
         facts, places = self.facts, tgt_in.shape[1]
+        right = tgt_in
+        src, tgt_in = self.as_handed(src, True), self.as_handed(tgt_in, False)
         if facts.equal_lengths:
             width = max(src.shape[1], places)
             src = wider(src, width - src.shape[1], facts.source_pad)
@@ -181,7 +183,15 @@ class Adapter:
         if several or not isinstance(logits, Tensor) or logits.dim() < 3:
             return Several(several) or made
         logits = logits.transpose(0, 1) if facts.time_first else logits
+        if facts.pad_side == "left" and logits.shape[1] == places:
+            logits = rolled(logits, -facts.pads_behind(right, is_source=False))
         return logits[:, :places] if facts.equal_lengths else logits
+
+    def as_handed(self, ids: Tensor, is_source: bool) -> Tensor:
+        """Ids with their pads on the side where the model wants them."""
+        if self.facts.pad_side == "right" or not ids.numel():
+            return ids
+        return rolled(ids, self.facts.pads_behind(ids, is_source))
 
     def _several(self, made: Any) -> list[Tensor]:
         """Parts of an answer which may all be the logits; none where one alone may be."""
@@ -269,10 +279,27 @@ class Adapter:
             )
         on_cpu: Any = tuple(x if x is None else x.cpu() for x in parts)
         src, tgt_in, tgt_out = on_cpu
+        if facts.pad_side == "left":
+            turned: Any = self._turned_to_the_right(src, tgt_in, tgt_out)
+            src, tgt_in, tgt_out = turned
         starts, ends = (tgt_in[:, :2] == facts.pad_id).all(1), tgt_in[:, -1] != facts.pad_id
         if facts.is_causal and bool((starts & ends).any()):
-            raise UserError("the batch maker pads targets on the left; check asks with pads behind")
+            raise UserError(
+                "the batch maker pads targets on the left; if the model wants that, give "
+                "pad_side='left'"
+            )
         return src, tgt_in, tgt_out
+
+    def _turned_to_the_right(
+        self, src: Tensor, tgt_in: Tensor, tgt_out: Tensor | None
+    ) -> tuple[Tensor, Tensor, Tensor | None]:
+        """A batch whose pads stand in front, with its pads behind."""
+        before = [
+            (ids == pad).long().cumprod(1).sum(1)
+            for ids, pad in ((src, self.facts.source_pad), (tgt_in, self.facts.pad_id))
+        ]
+        tgt_out = tgt_out if tgt_out is None else rolled(tgt_out, -before[1])
+        return rolled(src, -before[0]), rolled(tgt_in, -before[1]), tgt_out
 
     def own_loss(self, src: Tensor, tgt_in: Tensor, tgt_out: Tensor) -> Tensor | None:
         """The loss that the model itself gives, which may hold other terms; None where none."""

@@ -500,6 +500,8 @@ def check(
     max_length: int | None = None,
     scale: float | None = None,
     window: int | None = None,
+    prefix: int | None = None,
+    pad_side: str | None = None,
     promises: Iterable[str] | None = None,
     expected: Mapping[str, str] | None = None,
     device: Any = None,
@@ -527,8 +529,10 @@ def check(
     Facts that change what is asked, and are said in the report: kind, source_pad_id, source_size;
     batch_first: False where ids and logits are (T, B), detected if not given; max_length: the most
     places the model takes; scale: what multiplies q k, where it is not 1 / root of the head's
-    width; window: how many places away a token may be seen in self-attention; promises: names of
-    `toytrans.checks.facts.PROMISES`, whose lack is then a failure.
+    width; window: how many places away a token may be seen in self-attention; prefix: how many
+    places at the beginning of a target see each other; pad_side: "left" for a model that wants its
+    pads in front; promises: names of `toytrans.checks.facts.PROMISES`, whose lack is then a
+    failure.
 
     expected: a check or the code of a cause, and why its failure is meant, as {"order": "a bag of
     words"}. Such a failure does not count, and where the check passes the report says so. The code

@@ -29,6 +29,7 @@ def in_other_shapes(
     """
     facts = asked.facts
     last = (asked.real * torch.arange(asked.real.shape[1])).amax(1)[:, None]
+    last = last.clamp(min=facts.prefix - 1)
     for number, (source, target, count) in enumerate(_shapes(asked)):
         rows = torch.arange(count) // (1 + with_symbols) % len(asked.src)
         more = source - asked.src.shape[1], target - asked.tgt_in.shape[1]

@@ -26,7 +26,7 @@ from toytrans.errors import UserError, did_you_mean
 
 __all__ = ["TorchTransformer", "adapter_of"]
 
-NUMBERS = ("vocabulary_size", "source_size", "max_length", "source_pad_id", "window")
+NUMBERS = ("vocabulary_size", "source_size", "max_length", "source_pad_id", "window", "prefix")
 IDS = ("pad_id", "start_id", "eos_id")
 FUNCTIONS = ("embedding", "loss", "batch", "generate", "inputs", "device")
 """Arguments that an `Adapter` takes beside `Facts`."""
@@ -42,6 +42,8 @@ SAID = (
     "max_length",
     "scale",
     "window",
+    "prefix",
+    "pad_side",
     "promises",
 )
 """Facts that change what is asked, and are said in the report where they are given."""
@@ -72,6 +74,8 @@ def adapter_of(model: Any, **given: Any) -> Adapter:
     more = {name: known.pop(name) for name in FUNCTIONS if name in known}
     batch_first = known.pop("batch_first", None)
     if is_hugging_face(model) or takes_their_arguments(model):
+        if known.get("pad_side") == "left":
+            raise UserError("pads before its ids are tried anyhow; leave pad_side out")
         return of_hugging_face(model, known, more)
     if isinstance(model, str | os.PathLike):
         raise UserError(f"{os.fspath(model)!r} is a path; give toytrans.load({os.fspath(model)!r})")
@@ -119,6 +123,8 @@ def _require_right(known: dict[str, Any]) -> None:
     for name in IDS:
         if size is not None and known.get(name, -1) >= size:
             raise UserError(f"{name} {known[name]} is not below vocabulary_size {size}")
+    if (side := known.get("pad_side", "right")) not in ("right", "left"):
+        raise UserError(f"pad_side {side!r}: give right or left")
     scale = known.get("scale", 1)
     if not isinstance(scale, int | float) or isinstance(scale, bool) or not 0 < scale < math.inf:
         raise UserError(f"scale {scale!r}: give the number, above 0, that multiplies q k")

@@ -114,7 +114,10 @@ def single_tokens(asked: Asked) -> Iterator[Change]:
     row = int(asked.real.sum(1).argmax())
     rows = {row, int(asked.real_source.sum(1).argmin())} if asked.is_short else {row}
     real = asked.real[row].nonzero()[:, 0].tolist()
-    places = torch.tensor([real[i] for i in spread_out(len(real), 34)[1:]])
+    tried = [real[i] for i in spread_out(len(real), 34)[1:]]
+    places = torch.tensor([place for place in tried if place >= asked.facts.prefix])
+    if not len(places):
+        return
     tgt_in = asked.tgt_in[row]
     changed = torch.cat((tgt_in[None], asked.one_by_one(tgt_in, places)))
     at = torch.arange(changed.shape[1])
@@ -190,7 +193,8 @@ def prefixes(asked: Asked) -> Iterator[Change]:
     the target."""
     width, few = asked.tgt_in.shape[1], 8 if asked.is_short else 1
     for length in range(1, width):
-        if length <= few or length in PREFIXES_OF_LONG_TARGETS:
+        is_tried = length <= few or length in PREFIXES_OF_LONG_TARGETS
+        if is_tried and length >= asked.facts.prefix:
             ids = Ids(asked.src, asked.tgt_in[:, :length])
             evidence = {"length": length, "width": width}
             causes = (*BY_PLACE, DEPENDS_ON_LENGTH)

@@ -141,7 +141,9 @@ def _sides(asked: Asked, source: int, target: int) -> list[Side]:
     def allowed(length: int, is_causal: bool) -> Tensor:
         distance = torch.arange(length)[:, None] - torch.arange(length)
         is_near = distance.abs() <= (length if facts.window is None else facts.window)
-        return is_near & ((distance >= 0) | (not is_causal))
+        in_prefix = torch.arange(length) < facts.prefix
+        is_open = (distance >= 0) | (in_prefix & in_prefix[:, None]) | (not is_causal)
+        return is_near & is_open
 
     of_target = Side("self-attention", allowed(target, facts.is_causal), False)
     if not facts.has_source:
