@@ -3,11 +3,11 @@
 import json
 import os
 import shutil
-import sys
 from pathlib import Path
 
 import pytest
 from conftest import Command, tiny_yaml
+from forked import COMMAND, Forked
 
 import toytrans
 from toytrans.cli.app import COMMANDS
@@ -33,7 +33,7 @@ def test_a_checkpoint_means_the_same_wherever_it_stands(run, command: Command, r
     found = command(*words, "--checkpoint", "last")
     assert found.code == 0, found.err
     if words[0] not in ("export", "live"):  # which have made a file
-        assert command(*words, "--checkpoint", "6") == found
+        assert command(*words, "--checkpoint", "6").out == found.out
 
 
 @pytest.mark.parametrize(
@@ -129,15 +129,25 @@ def test_code_that_the_config_of_a_run_names_is_asked_about(here: Path, command:
     assert toytrans.train("runs/own/config.yaml", "mine", trust_code=True).step == 6
 
 
-def test_an_environment_that_a_library_refuses_is_named(run: Path, refused, monkeypatch):
+WITHOUT_TQDM = "import sys; [sys.modules.pop(n) for n in [*sys.modules] if n[:4] == 'tqdm']\n"
+"""A forked process has it already."""
+
+
+@pytest.mark.parametrize(
+    ("variable", "value", "words"),
+    [
+        ("MPLBACKEND", "nosuch", "unset MPLBACKEND"),
+        ("TQDM_MININTERVAL", "abc", "see the variables TQDM_* of the environment"),
+    ],
+)
+def test_an_environment_that_a_library_refuses_is_named(run: Path, variable, value, words):
     """Libraries read it when they are imported."""
-    for name in [name for name in sys.modules if name.partition(".")[0] in ("tqdm", "matplotlib")]:
-        monkeypatch.delitem(sys.modules, name)
-    monkeypatch.setenv("MPLBACKEND", "nosuch")
-    assert "unset MPLBACKEND" in refused("eval", "runs/c", "--plot", "a.png")
-    monkeypatch.delenv("MPLBACKEND")
-    monkeypatch.setenv("TQDM_MININTERVAL", "abc")
-    assert "see the variables TQDM_* of the environment" in refused("eval", "runs/c")
+    asked = ("eval", "runs/c", "--plot", "a.png")
+    environment = os.environ | {variable: value}
+    ended = Forked(
+        WITHOUT_TQDM + COMMAND, *asked, folder=Path.cwd(), environment=environment
+    ).ended()
+    assert (ended.code, ended.err.count("\n")) == (2, 1) and words in ended.err
 
 
 def test_a_working_directory_that_is_gone_is_named(refused, here: Path):
