@@ -145,6 +145,13 @@ def test_the_number_of_pads_is_told_from_what_they_hold():
     assert report["pads"].cause.code == "pads.length"
 
 
+def test_what_rows_do_to_each_other_is_no_leak_of_the_future():
+    for name in ("places counted along the rows", "torchs layers that take rows for places"):
+        report = check(**built(name), only="rows,future")
+        assert failing(report) == {"rows"}, str(report)
+        assert report["future"].cause is None or report["future"].cause.code == "any.rows_alone"
+
+
 def test_what_rounds_to_single_precision_inside_is_measured_as_such():
     def weights(attention, scores, mask):
         return Attention.weights(attention, scores.float(), mask).to(scores)

@@ -211,7 +211,24 @@ def recurrence_over_pads():
     return _Recurrent(nn.GRU(WIDTH, WIDTH // 2, batch_first=True, bidirectional=True))
 
 
-@faulty("rows")
+@faulty("rows", cause="rows.mixed", batch_first=True)
+class torchs_layers_that_take_rows_for_places(Torchs):
+    """Layers without batch_first are fed (B, L, D), so places of different rows see each other."""
+
+    def __init__(self):
+        super().__init__(batch_first=False)
+
+    def masks(self, src, tgt):
+        return {"tgt_mask": ~triangle(len(tgt))}
+
+
+@faulty("rows", "embed_source", cause="rows.by_number")
+def places_counted_along_the_rows(self, src):
+    x = self.source.tokens(src)
+    return x + waves(torch.arange(len(src)))[:, None].to(x)
+
+
+@faulty("rows", cause="rows.mixed")
 def recurrence_across_rows():
     """nn.LSTM without batch_first is fed (B, S, D): it runs from row to row."""
     return _Recurrent(nn.LSTM(WIDTH, WIDTH))

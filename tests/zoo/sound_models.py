@@ -12,7 +12,7 @@ from torch.utils.checkpoint import checkpoint
 
 from toytrans.checks.adapters import TorchTransformer
 
-from . import END, PAD, START, SYMBOLS, Translator, given_with, sound
+from . import END, PAD, START, SYMBOLS, Translator, entry, given_with, sound
 from .parts import (
     HEADS,
     WIDTH,
@@ -185,6 +185,11 @@ class torchs_transformer_time_first(Torchs):
         return self.head(self.transformer(x, y, **self.masks(src.mT, tgt.mT)))
 
 
+entry(
+    verdict="cannot judge",
+    cause="rows.layout_guessed",
+    name="torchs transformer of which nobody says that it is time first",
+)(torchs_transformer_time_first)
 sound("", "forward", name="in inference mode")(torch.inference_mode()(Translator.forward))
 
 

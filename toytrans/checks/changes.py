@@ -5,6 +5,7 @@ invariance is a generator of changes; the first change that moves an output is t
 """
 
 import contextlib
+import math
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
@@ -15,7 +16,15 @@ from torch import Tensor
 from toytrans.checks.asked import Asked
 from toytrans.checks.ids import Ids
 from toytrans.checks.numbers import largest, worst
-from toytrans.checks.outcome import Cause, Evidence, Outcome, does_not_apply, fails, measured
+from toytrans.checks.outcome import (
+    Cause,
+    Evidence,
+    Judged,
+    Outcome,
+    does_not_apply,
+    fails,
+    measured,
+)
 
 
 @dataclass(frozen=True)
@@ -77,6 +86,30 @@ class Broken(NamedTuple):
 
     change: Change
     moved: Tensor
+
+    def moves_equal_rows(self, asked: Asked) -> bool:
+        """Whether the change also moves an output where all rows of the batch are the one in which
+        outputs moved most, so that no row can see another one. True where that cannot be asked."""
+        change, before = self.change, self.change.ids_before(asked)
+        if change.ids.masked is not None:
+            return True
+        count, width = len(change.ids.tgt_in), before.tgt_in.shape[1]
+        n = int(self.moved.nan_to_num(math.inf).amax(1).argmax())
+        numbers = change.must_repeat[n]
+        row = int(numbers.max()) // width
+        after, before = (
+            Ids(ids.src[at].expand(count, -1), ids.tgt_in[at].expand(count, -1))
+            for ids, at in ((change.ids, n), (before, row))
+        )
+        try:
+            with change.around():
+                new = asked.ask(*after)[0]
+                old = asked.ask(*before)[0] if change.in_one_call else new
+        except Judged:  # what is changed in embeddings is changed for the ids of the batch alone
+            return True
+        old = old if change.in_one_call else asked.ask(*before)[0]
+        moved = asked.moved(new, old[(numbers % width).clamp(min=0)])
+        return bool((~(moved <= asked.tolerance))[numbers >= 0].any())
 
 
 def compare(asked: Asked, changes: Iterable[Change]) -> tuple[Outcome, Broken | None]:

@@ -48,6 +48,13 @@ ANOTHER_PAD = Cause(
     remedy="if the source has a pad of its own, give source_pad_id={other}",
     is_doubt=True,
 )
+ROWS_ALONE = Cause(
+    "any.rows_alone",
+    when="rows see each other, and the change moves no output in a batch of equal rows",
+    words="outputs move here because rows see each other, and for nothing else",
+    remedy="mend that first",
+    is_doubt=True,
+)
 NO_ANSWER = Cause(
     "any.no_answer",
     when="the model does not answer what a part asks",
@@ -85,6 +92,7 @@ COMMON = (
     NO_GRADIENTS,
     LABELS_MISSING,
     ANOTHER_PAD,
+    ROWS_ALONE,
     NO_ANSWER,
     EXCEPTION,
     BATCH_STATISTICS,

@@ -57,8 +57,10 @@ class Part:
     or changes that must move nothing. of_unsteady: whether it is asked, alone, of a model that
     answers one input in two ways. may_be_another_pad: whether it would fail too if the source had
     another pad than the one that is known. compares_modes: whether it asks for both modes itself;
-    what fails in one mode alone follows from its check. also_follows: checks that explain a failure
-    of this part, beyond those that explain any failure of its check."""
+    what fails in one mode alone follows from its check. of_rows: whether it asks if rows see each
+    other; where it fails, changes count only if they move outputs among equal rows too.
+    also_follows: checks that explain a failure of this part, beyond those that explain any failure
+    of its check."""
 
     check: "Check"
     name: str
@@ -68,6 +70,7 @@ class Part:
     of_unsteady: bool
     may_be_another_pad: bool
     compares_modes: bool
+    of_rows: bool
     also_follows: tuple[str, ...]
 
     def follows(self, kind: Kind) -> tuple[str, ...]:
@@ -151,6 +154,7 @@ class Check:
         of_unsteady: bool = False,
         may_be_another_pad: bool = False,
         compares_modes: bool = False,
+        of_rows: bool = False,
         also_follows: tuple[str, ...] = (),
     ) -> Callable[[Ask], Ask]:
         """Make a function a part of this check; `Part` says what each argument is. The function's
@@ -166,6 +170,7 @@ class Check:
                 of_unsteady,
                 may_be_another_pad or self.may_be_another_pad,
                 compares_modes,
+                of_rows,
                 also_follows,
             )
             self.parts.append(made)

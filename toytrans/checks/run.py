@@ -23,6 +23,7 @@ from toytrans.checks.common_causes import (
     EXCEPTION,
     NAN,
     NO_ANSWER,
+    ROWS_ALONE,
 )
 from toytrans.checks.model import RAISED, Adapter, NoAnswer
 from toytrans.checks.outcome import Judged, Outcome, does_not_apply, unsure
@@ -360,6 +361,10 @@ class Examination:
         doubt = self._doubt_of_the_pad(asked) if part.may_be_another_pad else None
         if doubt is not None:
             return doubt
+        if broken is not None and not part.of_rows and self._rows_see_each_other:
+            with contextlib.suppress(UserError):
+                if not broken.moves_equal_rows(asked):
+                    return unsure(ROWS_ALONE)
         failure = replace(failure, follows=part.follows(asked.facts.kind))
         if _is_nan(failure) and _has_nan(asked):
             failure = self._with_nan_as_cause(part, failure)
@@ -402,6 +407,15 @@ class Examination:
                 outcome, _ = judge(part, Asked(other, asked.setting))
                 return unsure(BATCH_STATISTICS) if outcome.verdict == "PASS" else None
         return None
+
+    @property
+    def _rows_see_each_other(self) -> bool:
+        """Whether a part has failed that asks so."""
+        return any(
+            part.of_rows and self._has_failed(part)
+            for check in CHECKS.values()
+            for part in check.parts
+        )
 
     def _doubt_of_the_pad(self, asked: Asked) -> Outcome | None:
         """No verdict where the source may have another pad, which is looked for once."""

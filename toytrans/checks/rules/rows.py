@@ -70,7 +70,7 @@ LAYOUT_GUESSED = ROWS.doubt(
 )
 
 
-@ROWS.part("without pads", on="every")
+@ROWS.part("without pads", on="every", of_rows=True)
 def without_pads(asked: Asked) -> Iterator[Change]:
     """Pairs of one length, without pads, must each give the same whatever the other rows hold; in a
     short batch in another order and alone too. That is asked before anything that has to do with
@@ -147,7 +147,7 @@ DEPENDS_ON_ORDER = ROWS.cause(
 )
 
 
-@ROWS.part("a pair alone", on="every", also_follows=("pads", "future"))
+@ROWS.part("a pair alone", on="every", of_rows=True, also_follows=("pads", "future"))
 def a_pair_alone(asked: Asked) -> Iterator[Change]:
     """Some pairs of a padded batch are asked alone, with the same pads."""
     rows = spread_out(len(asked.src), 5)
@@ -158,7 +158,7 @@ def a_pair_alone(asked: Asked) -> Iterator[Change]:
         yield Change("a pair alone with its pads", ids, must_repeat, causes, evidence)
 
 
-@ROWS.part("another order", on="every", also_follows=("pads", "future"))
+@ROWS.part("another order", on="every", of_rows=True, also_follows=("pads", "future"))
 def another_order(asked: Asked) -> Iterator[Change]:
     """The rows of a padded batch are turned round: other rows then have other pads, in the same
     shape."""
