@@ -123,6 +123,8 @@ def evaluate(
     alone = len(named) == 1 and is_run(named[0])
     if save and not alone:
         raise UserError("--save writes the outputs of one run; name one")
+    if metric and alone and not plot:
+        note("--metric says by what runs are compared or drawn; of one run --json has every metric")
     wanted = measures_of(named) if asked == SweepMeasure() else {"": asked}
     taker = Taker(trust_code, device, save is not None)
     found: dict[str, Result] | dict[str, Comparison]
