@@ -3,6 +3,7 @@
 from collections.abc import Iterator
 from dataclasses import replace
 from functools import partial
+from itertools import islice
 from typing import Any
 
 import torch
@@ -169,7 +170,7 @@ def scores_as_large_as_trained(asked: Asked) -> Iterator[Change]:
     causes = (*BY_PLACE, OPEN_WHEN_TRAINED)
     for sign in (1, -1):
         around = partial(scores_as_trained, asked, sign)
-        for change in single_tokens(asked):
+        for change in islice(single_tokens(asked), 1):
             yield replace(change, causes=causes, around=around, is_around_both=True)
 
 
