@@ -260,6 +260,9 @@ def test_failures_are_kept_and_shown_and_stop_no_other(here: Path, command: Comm
     assert {row["run"] for row in table()} == {str(sound)}
     why = json.loads((SWEEP / "table.json").read_text())["not_counted"]
     assert "diverged" in why[str(diverging)] and "left alone" in why[str(blocked)]
+    states = {Path(run["run"]): run for run in json.loads(command("runs", "--json").out)["runs"]}
+    assert states[diverging]["state"] == "diverged", "runs tells it too"
+    assert "loss not finite" in states[diverging]["problem"]
     assert (blocked / "thesis").read_text() == "mine"
     waiting = planned(grid, seeds=range(1)).waiting()
     assert [each.path for each in waiting] == [blocked], "what diverged would diverge again"
@@ -267,6 +270,15 @@ def test_failures_are_kept_and_shown_and_stop_no_other(here: Path, command: Comm
     command(*words)
     assert {row["run"] for row in table()} == {str(sound), str(blocked)}
     assert not (blocked / "failed.json").exists()
+
+
+def test_a_reason_that_cannot_be_written_is_told(here: Path, command: Command):
+    """As on a full disk: a process tells it before it ends."""
+    (run,) = (each.path for each in planned(seeds=range(1)).trials)
+    (run / "failed.json").mkdir(parents=True)
+    (SWEEP / "sweep.json").write_text('{"made": {}}')
+    answer = command("sweep", "c.yaml", "--seeds", "0:0")
+    assert answer.code == 1 and "seed 0: failed: not empty and not a run directory" in answer.err
 
 
 @pytest.mark.parametrize(

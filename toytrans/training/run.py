@@ -75,7 +75,7 @@ MOST_BYTES_OF_RECORDS, MOST_DAMAGED = 2**30, 10_000
 OneOrMany = TypeVar("OneOrMany", str, list[str])
 """One sequence such as "5 7 9", or several."""
 
-State = Literal["finished", "unfinished", "being written", "damaged"]
+State = Literal["finished", "unfinished", "diverged", "being written", "damaged"]
 
 
 @dataclass(frozen=True)
@@ -86,7 +86,7 @@ class RunState:
     max_steps: None if the config cannot be read.
     exact_match: the best on validation data; None before the first evaluation.
     fault: planted on purpose, as the config says it.
-    problem: why the run is damaged.
+    problem: why the run is damaged, or how it diverged.
     """
 
     state: State
@@ -97,7 +97,7 @@ class RunState:
     problem: str = ""
 
     def __str__(self) -> str:
-        if self.state in ("finished", "damaged"):
+        if self.state in ("finished", "diverged", "damaged"):
             return self.state
         if self.step is None:
             return f"{self.state}, no checkpoint"
@@ -461,7 +461,7 @@ def state_of(path: Path) -> RunState:
     state: State = "being written" if is_being_written(path) else "unfinished"
     try:
         run = Run.open(path)
-        progress = run.progress()
+        progress, diverged = run.progress(), run.diverged
     except UserError as error:
         if state == "being written":  # its files are on their way
             return RunState(state)
@@ -472,7 +472,10 @@ def state_of(path: Path) -> RunState:
         best = match if match >= 0 else None
         if state == "unfinished" and progress.reached_limit(run.config.train):
             state = "finished"
-    return RunState(state, step, run.config.train.max_steps, best, run.config.fault)
+    if state != "being written" and diverged:
+        state = "diverged"
+    fault = run.config.fault
+    return RunState(state, step, run.config.train.max_steps, best, fault, problem=diverged)
 
 
 def read_records(file: Path) -> tuple[list[Record], int]:
