@@ -52,6 +52,8 @@ class Choice:
 
 def plan(folder: Path, asked: Plan) -> Sweep:
     """The sweep, each combination checked. Raises UserError."""
+    for key in asked.grid:
+        check_key(key, f"{asked.origin} {key}")
     choices = list(_choices(asked.grid))
     if (number := len(choices) * len(asked.seeds or [0])) > MOST_TRIALS:
         most = f"{MOST_TRIALS:,}; give fewer seeds or values"
@@ -205,9 +207,8 @@ def read_grid(sets: Sequence[str]) -> dict[str, list[Any]]:
     grid: dict[str, list[Any]] = {}
     for text in sets:
         key, _, values = text.partition("=")
-        if key == "seed":
-            raise UserError(f"--set {text}: a sweep's seeds are given with --seeds, say 0:9")
-        check_key(key, f"--set {text}")
+        if values:
+            check_key(key, f"--set {text}")
         if key in grid:
             raise UserError(f"--set {text}: {key} is given twice; name all its values in one --set")
         if not (key and (found := _split(values))):
@@ -220,7 +221,10 @@ def read_grid(sets: Sequence[str]) -> dict[str, list[Any]]:
 
 
 def check_key(key: str, given_as: str) -> None:
-    """Raise UserError for what is no key of a config, nor the name of a dimension."""
+    """Raise UserError for what is no key that a grid may have, nor the name of a dimension."""
+    if key == "seed":
+        how = "a sweep's seeds are given with --seeds, say 0:9 (in Python, and in a file: seeds)"
+        raise UserError(f"{given_as}: {how}")
     if not re.fullmatch(r"\w[\w ]*(\.\w+){0,9}", key):  # no key is even as deep
         raise UserError(f"{given_as}: write it as section.key=value, say train.lr=1e-3")
 
