@@ -61,7 +61,8 @@ def the_same_twice(asked: Asked) -> Outcome:
     if draws and (model.module is None or model.module.training):
         raise UserError(
             f"{asked.facts.name} answers the same input twice with logits that differ by "
-            f"{asked.jitter:.2g}; is dropout left on? call model.eval() first"
+            f"{asked.jitter:.2g}; is dropout left on? call model.eval() first, or give an "
+            "nn.Module in place of a function, which is asked in both modes"
         )
     causes = (DRAWS_RANDOM_NUMBERS, UNSTEADY)
     return measured(asked.jitter, asked.tolerance, "", *causes, **evidence)
