@@ -38,7 +38,8 @@ ONE_LATE = TARGET.cause(
     when="no token of the target moves the output at its own place",
     words="no target token moves the output at its own place, which predicts the token behind it: "
     "the decoder reads its inputs one place late",
-    remedy="does the model shift them by itself?",
+    remedy="does the model shift them by itself? then wrap it: model(src, F.pad(tgt_in[:, 1:], (0, "
+    "1)))",
     read="mistakes/label-shift.md",
 )
 IDS_SPECIAL = TARGET.doubt(
