@@ -251,3 +251,13 @@ def test_what_a_report_refuses(folder: Path, here: Path, refused: Callable[..., 
     assert "exists already" in refused("report", "one", "--out", "report.html")
     assert "there is no folder no/such" in refused("report", "one", "--out", "no/such/folder.html")
     assert (here / "report.html").read_text() == "mine"
+
+
+@pytest.mark.usefixtures("here")
+def test_a_run_that_diverged_at_once_has_a_page_and_is_told_as_that(command: Command, refused):
+    """Its rate is so large that a half more or less changes nothing."""
+    Path("c.yaml").write_text(tiny_yaml(train={"lr": 1e30, "warmup_steps": 0}))
+    assert command("train", "c.yaml", "--out", "r").code == 1
+    assert command("report", "r", "--out", "r.html").code == 0
+    assert "1e+30" in Path("r.html").read_text()
+    assert "training diverged before its first checkpoint" in refused("eval", "r")

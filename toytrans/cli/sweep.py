@@ -16,6 +16,7 @@ from toytrans.cli.evaluate import Lengths, MetricOption, span_of
 from toytrans.cli.terminal import Bar, note, output, plain, show
 from toytrans.config.load import read_tree
 from toytrans.config.yaml import parse_yaml
+from toytrans.data.open import open_dataset
 from toytrans.errors import UserError
 from toytrans.figures import check_matplotlib
 from toytrans.files import json_text
@@ -75,10 +76,13 @@ def sweep(
     if dry_run:
         more = ["--lengths", lengths] if lengths else []
         more += ["--examples", str(examples)] if examples else []
-        for trial in waiting:
-            print(command_of(path, trial, planned, more))
+        commands = [command_of(path, trial, planned, more) for trial in waiting]
+        for line in [json_text({"commands": commands})] if as_json else commands:
+            print(line)
         return
     note(planned.beginning(waiting))
+    for sentence in _notes_on_files(planned):
+        note(sentence)
     failures = _follow(planned, waiting, partial(_numbers, metric), jobs, on)
     compared = write(planned, metric)
     first = next(iter(compared.values()))
@@ -120,6 +124,14 @@ def _asked(
         origin="--set",
         checks_device=on == "local",
     )
+
+
+def _notes_on_files(planned: Sweep) -> list[str]:
+    """What a person should know of the files that the runs read, each sentence once."""
+    settings = [trial.settings for trial in planned.trials if trial.settings.data.files is not None]
+    distinct = {each.data.model_dump_json(): each for each in settings}
+    notes = [sentence for each in distinct.values() for sentence in open_dataset(each).notes]
+    return list(dict.fromkeys(notes))
 
 
 def _note_matplotlib() -> None:

@@ -93,7 +93,8 @@ def chart(
 def linear(low: float, high: float, start: float, end: float) -> Scale:
     """An axis from start to end in the picture, with four to eight round values."""
     if low == high:
-        low, high = low - 0.5, high + 0.5
+        margin = max(0.5, abs(low) / 1000)  # one that 1e30, too, is changed by
+        low, high = low - margin, high + margin
     step = _round_step((high - low) / 7)
     ticks = [k * step for k in range(math.ceil(low / step), math.floor(high / step + 1e-9) + 1)]
 

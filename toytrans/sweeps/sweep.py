@@ -66,13 +66,15 @@ class Sweep:
         return [trial for trial in self.trials if not trial.is_done()]
 
     def beginning(self, waiting: Sequence[Trial]) -> str:
-        """What will be run: how many runs are done, go on or start."""
-        going_on = sum(bool(saved_steps(trial.path)) for trial in waiting)
+        """What will be run: how many runs are done, are only measured, go on or start."""
+        begun = [trial for trial in waiting if saved_steps(trial.path)]
+        only_measured = sum(trial.is_trained() for trial in begun)
         count = len(self.trials)
         counts = {
             "done": count - len(waiting),
-            "going on": going_on,
-            "new": len(waiting) - going_on,
+            "trained, and measured again": only_measured,
+            "going on": len(begun) - only_measured,
+            "new": len(waiting) - len(begun),
         }
         parts = [f"{number} {what}" for what, number in counts.items() if number]
         return f"{self.folder}: {count} run{'s' * (count > 1)} ({', '.join(parts)})"

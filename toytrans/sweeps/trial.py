@@ -66,6 +66,12 @@ class Trial(NamedTuple):
         except UserError:  # it has not begun, or is damaged, which its own process says
             return False
 
+    def is_trained(self) -> bool:
+        """Whether its training has come to its end, so that it only has to be measured."""
+        with contextlib.suppress(UserError):
+            return not Run.open(self.path).unfinished
+        return False
+
     def share_done(self) -> float:
         """The proportion of its training that is done."""
         with contextlib.suppress(UserError):  # it has not begun

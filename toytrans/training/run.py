@@ -244,6 +244,11 @@ class Run:
     def model_steps(self) -> list[int]:
         """The steps of the checkpoints whose mean the model is: one, unless an average was asked
         for. Raises UserError with those that exist if one does not."""
+        if not self.steps and self.diverged:
+            raise UserError(
+                f"{self.path}: training diverged before its first checkpoint ({self.diverged}); "
+                "train again with a lower train.lr or train.clip_norm"
+            )
         return pick_steps(self.path, self.checkpoint)
 
     @property
