@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from toytrans.sweeps.comparison import Comparison
     from toytrans.training.run import Run
 
-__version__ = "0.4.0"
+__version__ = "0.5.0"
 
 __all__ = [
     "Comparison",
