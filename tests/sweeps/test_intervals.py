@@ -113,6 +113,30 @@ def test_intervals_of_differences_hold_the_truth_as_often_as_they_say():
     assert_covered(rates, 9)
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize("seed", [101, 102])
+def test_intervals_hold_the_truth_on_a_wider_grid_with_other_numbers(seed: int):
+    """More means, and differences of every two groups. Too wide an interval is no mistake here, so
+    that only the least coverage is asked."""
+    torch.manual_seed(seed)
+    means, differences = list[float | None](), list[float | None]()
+    further = [(mean, spread) for mean in (0.15, 0.9) for spread in (0.0, 1.0, 2.0, 4.0)]
+    for seeds in (3, 5, 10):
+        groups = [(mean, shares(mean, spread, seeds)) for mean, spread in GRID]
+        groups.append((0.515, two_kinds(seeds)))
+        more = [(mean, shares(mean, spread, seeds)) for mean, spread in further]
+        for mean, values in groups + more:
+            found = [summarise(each, seeds * PAIRS) for each in values.tolist()]
+            means.append(covered(found, mean))
+        for (first, ours), (second, theirs) in combinations(groups, 2):
+            both = torch.stack([ours, theirs], -1).tolist()
+            found = [difference_of(each, (seeds * PAIRS, seeds * PAIRS)) for each in both]
+            differences.append(covered(found, first - second))
+    for rates in (means, differences):
+        known = [rate for rate in rates if rate is not None]
+        assert len(known) > 50 and sum(known) / len(known) >= 0.93 and min(known) >= 0.88
+
+
 def test_intervals_of_losses_hold_the_truth_as_often_as_they_say():
     """Normal, and lognormal with deviations of the logarithm up to 0.4."""
     torch.manual_seed(2)
