@@ -13,6 +13,7 @@ from conftest import Command, tensors_of, tiny_yaml
 from toytrans.errors import UserError
 from toytrans.references import trust
 from toytrans.training.checkpoint import read_trained_with, saved_steps
+from toytrans.training.run import Run
 from toytrans.user_code import load
 
 CONFIG = tiny_yaml(data={"task": "own.py:f"}, train={"max_steps": 2})
@@ -58,7 +59,7 @@ def test_a_module_is_no_place_of_code(here: Path, own: Path, refused):
     (here / "lib" / "__init__.py").write_text(MARK)
     (here / "lib" / "t.py").write_text("def f(s): return s\n")
     remedy = "'lib.t:f' names a module, not a file; name a file whose one line is `from lib.t"
-    edit_config(own, f"{here}/own.py:f", "lib.t:f")
+    edit_config(own, "../own.py:f", "lib.t:f")
     for words in (
         ("train", "c.yaml", "--set", "data.task=lib.t:f"),
         ("explain", "lib.t:f"),
@@ -105,7 +106,7 @@ def test_a_config_finds_the_code_beside_it_and_an_option_that_of_the_working_dir
         ("given", here, ("--set", "data.task=own.py:f")),
     ):
         assert command("train", "lab/c.yaml", "--out", run, *more).code == 0
-        assert f"{folder}/own.py:f" in (here / run / "config.yaml").read_text()
+        assert Run.open(here / run).config.data.task == f"{folder}/own.py:f"
 
 
 def test_each_file_has_helpers_of_its_own(here: Path):

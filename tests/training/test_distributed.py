@@ -281,7 +281,7 @@ def test_torchrun_starts_the_processes(tmp_path):
 
 def test_what_all_processes_find_wrong_is_printed_once(tmp_path):
     (tmp_path / "c.yaml").write_text("data: {task: copy}\nfault: batch_mean_of_means")
-    for words, said in ((("--confg", "c.yaml"), "No such option"), (("c.yaml",), "in one process")):
+    for words, said in ((("--confg", "c.yaml"), "no such option"), (("c.yaml",), "in one process")):
         (code, out, err), (other, *silence) = ended(
             started(FAILS_SOON, "train", *words, folder=tmp_path)
         )

@@ -27,7 +27,7 @@ from toytrans.config.yaml import (
     write_yaml,
 )
 from toytrans.errors import UserError, did_you_mean
-from toytrans.references import SHIPPED, is_reference, trust
+from toytrans.references import SHIPPED, path_of, trust
 
 FILES = ("train", "valid", "test")
 """Keys below data.files that name files."""
@@ -126,7 +126,8 @@ def make_code_paths_absolute(tree: Tree, folder: Path) -> None:
         values = tree.values.get(section)
         if isinstance(values, dict):  # else it is refused later
             code = values.get(name)
-            if isinstance(code, str) and is_reference(code):
+            # what names no file is refused in the words in which it was written
+            if isinstance(code, str) and path_of(code).endswith(".py"):
                 values[name] = os.path.abspath(folder / code)
 
 
