@@ -755,3 +755,9 @@ def test_the_name_of_a_cause_begins_with_its_check_and_is_explained():
         check_name = code.partition(".")[0]
         assert check_name == "any" or cause in CHECKS[check_name].causes
         assert toytrans.explain(code).splitlines()[0] == code
+
+
+def test_the_precision_that_a_model_came_in_is_told():
+    (entry,) = [each for each in zoo.entries() if each.cause == "modes.not_finite"]
+    said = str(toytrans.check(**entry.build(), only="modes", length=7))
+    assert "in float16 on cpu" in said and "a copy in float64" in said

@@ -74,11 +74,7 @@ def sweep(
     planned = plan(out or SWEEPS / path.stem, asked)
     waiting = planned.waiting()
     if dry_run:
-        more = ["--lengths", lengths] if lengths else []
-        more += ["--examples", str(examples)] if examples else []
-        commands = [command_of(path, trial, planned, more) for trial in waiting]
-        for line in [json_text({"commands": commands})] if as_json else commands:
-            print(line)
+        _print_commands(path, planned, waiting, lengths, examples, as_json)
         return
     note(planned.beginning(waiting))
     for sentence in _notes_on_files(planned):
@@ -124,6 +120,22 @@ def _asked(
         origin="--set",
         checks_device=on == "local",
     )
+
+
+def _print_commands(
+    path: Path,
+    planned: Sweep,
+    waiting: Sequence[Trial],
+    lengths: str | None,
+    examples: int | None,
+    as_json: bool,
+) -> None:
+    """A command for each run that is missing."""
+    more = ["--lengths", lengths] if lengths else []
+    more += ["--examples", str(examples)] if examples else []
+    commands = [command_of(path, trial, planned, more) for trial in waiting]
+    for line in [json_text({"commands": commands})] if as_json else commands:
+        print(line)
 
 
 def _notes_on_files(planned: Sweep) -> list[str]:

@@ -263,22 +263,22 @@ def _parts_that_keep_statistics(train: Adapter, asked: Asked) -> set[str]:
 RAISES = MODES.cause(
     "raises",
     when="the model as it came raises an exception at a batch that its copies answer",
-    words="as it came, in {precision} on {device}, {error}; a copy in {other} answers",
+    words="as it came, in {came_in} on {device}, {error}; a copy in {other} answers",
     remedy="this is how you run it: does a mask or a number in it need another precision?",
     explains=False,
 )
 NOT_FINITE = MODES.cause(
     "not_finite",
     when="the model as it came gives NaN at real places where its copies give numbers",
-    words="as it came, in {precision} on {device}, {count} of {all} real outputs hold NaN; a copy "
+    words="as it came, in {came_in} on {device}, {count} of {all} real outputs hold NaN; a copy "
     "in {other} gives numbers",
-    remedy="does a mask's fill, or a sum, exceed the largest number of {precision}?",
+    remedy="does a mask's fill, or a sum, exceed the largest number of {came_in}?",
     explains=False,
 )
 NOT_IMPLEMENTED = MODES.doubt(
     "not_implemented",
     when="torch has no kernel on this device for the precision in which the model came",
-    words="as it came, in {precision} on {device}, {error}",
+    words="as it came, in {came_in} on {device}, {error}",
     remedy="ask it where you run it (device=...)",
 )
 
@@ -291,8 +291,8 @@ def as_it_came(asked: Asked) -> Outcome:
     if model is None:
         return does_not_apply("the model cannot be copied, so all is asked of it as it came")
     dtypes = [str(dtype).removeprefix("torch.") for dtype in model.dtypes]
-    precision = " and ".join(sorted(dtypes)) or "its precision"
-    about: dict[str, Any] = {"precision": precision, "device": model.device}
+    came_in = " and ".join(sorted(dtypes)) or "its precision"
+    about: dict[str, Any] = {"came_in": came_in, "device": model.device}
     about |= {"other": asked.precision}
     try:
         with torch.no_grad():
@@ -304,4 +304,4 @@ def as_it_came(asked: Asked) -> Outcome:
     lost = logits.isnan().any(-1) & ~asked.logits.isnan().any(-1) & asked.real
     if bool(lost.any()):
         return fails(NOT_FINITE, count=int(lost.sum()), all=int(asked.real.sum()), **about)
-    return passes("as it came, in {precision} on {device}, it gives numbers".format(**about))
+    return passes("as it came, in {came_in} on {device}, it gives numbers".format(**about))
