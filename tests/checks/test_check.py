@@ -179,7 +179,7 @@ def test_a_model_that_changes_later_fails():
         return model(src, tgt_in) + (len(calls) > 20)
 
     assert not failing(ask(drifting, only="calls"))
-    assert "calls" in failing(ask(drifting))
+    assert failing(ask(drifting)), "whichever check asks when it changes"
 
 
 @pytest.mark.parametrize(
@@ -297,11 +297,11 @@ def test_checks_are_chosen_by_name():
 def test_a_check_that_was_cut_short_says_so(monkeypatch):
     given = SIZES | {"only": "pads,future", "length": 16}
     whole = check(Torchs(), **given)
-    assert str(whole).splitlines()[-1] == "PASS, judged 9 of 9 parts"
+    assert str(whole).splitlines()[-1] == "PASS, judged 11 of 11 parts"
     monkeypatch.setattr(run, "WORK", 0.0)
     report = check(Torchs(), **given)
     last = str(report).splitlines()[-1]
-    assert report.passed and last.startswith("PASS, judged 9 of 9 parts, reduced: lengths from ")
+    assert report.passed and last.startswith("PASS, judged 11 of 11 parts, reduced: lengths from ")
     assert "lengths from 16 on in eval mode" in last and "build the model small" in last
     assert report.to_dict()["tried"]["left_out"] and not whole.to_dict()["tried"]["left_out"]
 
