@@ -107,7 +107,7 @@ TRUST = ("--trust-code",)
 def test_train_eval_translate_and_resume(command: Command, own: Path):
     assert command("train", "c.yaml", "--out", "r", "--set", "train.max_steps=3").code == 0
     measured = command("eval", "r", *TRUST, "--lengths", "7:9", "--json")
-    assert measured.code == 0 and '"length": 9' in measured.out
+    assert measured.code == 0 and '"longest": 9' in measured.out
     assert "resumed at step 3" in resumed(command, 4).err
     own.write_text("# moved about\n" + own.read_text())
     assert "r: changed since it was trained: data.task\n" in resumed(command, 5).err

@@ -121,7 +121,7 @@ def test_a_sweep_says_what_is_left_to_do(trained: Sweep, command: Command):
     (second.path / "eval.json").unlink()
     shutil.rmtree(third.path)
     answer = command("sweep", "c.yaml", "--seeds", "0:2", *TWO)
-    said = "runs/sweeps/c: 6 runs (2 done, 1 going on, 3 new)\n"
+    said = "runs/sweeps/c: 6 runs (2 done, 1 only to be measured, 3 new)\n"
     assert answer.code == 0 and answer.err.startswith(said)
 
 

@@ -93,7 +93,7 @@ def test_a_sweep_file_trains_measures_and_is_not_trained_twice(tiny: Path, comma
     steps = (trained / "metrics.jsonl").read_bytes()
     more = TINY.replace("examples: 10, decode: 2", "examples: 20, decode: 3")
     (tiny / "tiny.yaml").write_text(more)
-    assert "(4 trained, and measured again)" in command("sweep", "tiny.yaml").err
+    assert "(4 only to be measured)" in command("sweep", "tiny.yaml").err
     assert (trained / "metrics.jsonl").read_bytes() == steps, "measured again, and not trained"
 
 

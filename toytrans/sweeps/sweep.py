@@ -72,7 +72,7 @@ class Sweep:
         count = len(self.trials)
         counts = {
             "done": count - len(waiting),
-            "trained, and measured again": only_measured,
+            "only to be measured": only_measured,
             "going on": len(begun) - only_measured,
             "new": len(waiting) - len(begun),
         }
