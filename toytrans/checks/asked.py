@@ -182,6 +182,7 @@ def embeddings_changed(batch: Batch, edit: Callable[[str, Tensor], Tensor]) -> I
     met: set[str] = set()
 
     def hook(_: nn.Module, given: Any, named: Any, output: Any) -> Any:
+        """Change what is embedded, where the ids are those of the batch."""
         ids = next((v for v in (*given, *named.values()) if isinstance(v, Tensor)), None)
         for side, right in (("src", batch.src), ("tgt", batch.tgt_in)):
             wanted = batch.model.as_handed(right, side == "src")

@@ -161,6 +161,7 @@ class Check:
         docstring says on the page of the check what is asked."""
 
         def register(ask: Ask) -> Ask:
+            """Make a part of the function, which stays as it is."""
             made = Part(
                 self,
                 name,

@@ -121,10 +121,7 @@ def evaluate(
     )
     named = list({os.path.abspath(path): path for path in paths or [newest()]}.values())
     alone = len(named) == 1 and is_run(named[0])
-    if save and not alone:
-        raise UserError("--save writes the outputs of one run; name one")
-    if metric and alone and not plot:
-        note("--metric says by what runs are compared or drawn; of one run --json has every metric")
+    _check_number_of_runs(alone, save, metric, plot)
     wanted = measures_of(named) if asked == SweepMeasure() else {"": asked}
     taker = Taker(trust_code, device, save is not None)
     found: dict[str, Result] | dict[str, Comparison]
@@ -141,6 +138,16 @@ def evaluate(
     _print(found, as_json)
     if all(member.problem for each in compared for member in each.members):
         raise typer.Exit(1)
+
+
+def _check_number_of_runs(
+    alone: bool, save: Path | None, metric: str | None, plot: Path | None
+) -> None:
+    """Refuse what only one run has, and say what only several have."""
+    if save and not alone:
+        raise UserError("--save writes the outputs of one run; name one")
+    if metric and alone and not plot:
+        note("--metric says by what runs are compared or drawn; of one run --json has every metric")
 
 
 def _of_one(path: Path, wanted: Mapping[str, SweepMeasure], take: "Taker") -> dict[str, Result]:

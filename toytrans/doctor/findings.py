@@ -132,6 +132,7 @@ def unfinished_and_tried(run: RunSnapshot) -> bool:
 
 
 def damaged_checkpoint(run: RunSnapshot) -> Iterator[Seen]:
+    """Each checkpoint that cannot be used, and the nearest that can."""
     sound = [step for step, damage in run.damage.items() if not damage]
     for step, damage in run.damage.items():
         if damage:
@@ -154,6 +155,7 @@ def untrained(run: RunSnapshot) -> Iterator[Seen]:
 
 
 def diverged(run: RunSnapshot) -> Iterator[Seen]:
+    """The number that was not finite, and what the loss was before it."""
     if run.diverged:
         train = run.config.train
         broken = next(record for record in run.records if "diverged" in record)
@@ -261,6 +263,7 @@ def trained_on_something_else(run: RunSnapshot) -> Iterator[Seen]:
 
 
 def overfitted(run: RunSnapshot) -> Iterator[Seen]:
+    """A validation loss that rises while pairs of a limited number are seen again and again."""
     assert run.targets is not None
     if run.targets.train_size is not None and (losses := losses_at_end(run)):
         lowest = min(run.evaluations, key=lambda record: record["valid_loss"])

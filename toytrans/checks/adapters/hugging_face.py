@@ -153,6 +153,7 @@ class HuggingFace(Adapter):
         return self.call(**{name: value for name, value in named.items() if name in takes})
 
     def own_loss(self, src: Tensor, tgt_in: Tensor, tgt_out: Tensor) -> Tensor | None:
+        """The loss that the model computes itself of labels (B, T); None if it has none."""
         if not self.has_own_loss:
             return None
         if self.facts.kind == "decoder":  # which shifts its ids by itself

@@ -338,6 +338,7 @@ def _judged_logits(asked: Asked, ids: Ids, steps: Tensor) -> Outcome:
     failure = measured(largest(moved), tolerance, said, *causes, **evidence)
 
     def slip_of(pair: Ids) -> Slip | None:
+        """The first step of a pair whose logits are not those of the parallel pass."""
         moved = asked.moved(_logits(asked, pair), asked.ask(*pair[:2]))[0]
         wrong = (~(moved <= tolerance)).nonzero()[:, 0].tolist()
         if not wrong:
