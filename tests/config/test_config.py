@@ -7,6 +7,7 @@ import subprocess
 import sys
 from itertools import zip_longest
 from pathlib import Path
+from pkgutil import resolve_name
 
 import pytest
 from conftest import config_of, tiny_yaml
@@ -24,7 +25,6 @@ from toytrans.data.tasks import TASKS
 from toytrans.errors import UserError
 from toytrans.model.build import check_fault
 from toytrans.model.positions import scheme_names
-from toytrans.named import import_named
 from toytrans.resolve import resolve
 from toytrans.training.faults import Fault
 from toytrans.training.optimization import objective_of
@@ -499,7 +499,7 @@ def test_the_help_of_all_commands_says_what_each_says_of_itself(name):
 
 @pytest.mark.parametrize("fault", FAULTS)
 def test_the_table_of_faults_names_a_class_of_each(fault):
-    assert issubclass(import_named(FAULTS[fault]), Fault)
+    assert issubclass(resolve_name(FAULTS[fault]), Fault)
     assert len(set(FAULTS.values())) == len(FAULTS) == len(Fault.__subclasses__())
 
 

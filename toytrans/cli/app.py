@@ -8,6 +8,7 @@ import sys
 import tempfile
 import traceback
 from io import TextIOWrapper
+from pkgutil import resolve_name
 from typing import Annotated, Any, NamedTuple, NoReturn
 
 import typer
@@ -17,7 +18,6 @@ import toytrans
 from toytrans import references
 from toytrans.cli.terminal import note, reporter, silence
 from toytrans.errors import UserError, ran_out_of_memory, shortened
-from toytrans.named import import_named
 from toytrans.training import signals
 
 TRAIN, LOOK, PROVE, LEARN = "Train", "Look", "Prove", "Learn"
@@ -86,7 +86,7 @@ class Commands(TyperGroup):
 def imported(name: str) -> Any:
     """A command with its parameters."""
     entry = COMMANDS[name]
-    made = import_named(f"toytrans.cli.{entry.place}")
+    made = resolve_name(f"toytrans.cli.{entry.place}")
     if not isinstance(made, typer.Typer):
         alone = typer.Typer(**LOOKS, add_completion=False)
         alone.command(name, rich_help_panel=entry.group, **entry.settings)(made)

@@ -28,7 +28,7 @@ FAULTS = {
     "no_norm": "toytrans.training.faults:NoNorm",
     "no_feed_forward": "toytrans.training.faults:NoFeedForward",
 }
-"""The class of each fault, for `import_named`."""
+"""The class of each fault, for `pkgutil.resolve_name`."""
 
 
 def hide(fault: str | None) -> str:

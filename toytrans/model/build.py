@@ -1,11 +1,12 @@
 """The model of a config: the transformer, perhaps with a fault in it, or a model of the user's."""
 
+from pkgutil import resolve_name
+
 from toytrans.config.faults import FAULTS, decoded_fault, openly_named_fault
 from toytrans.config.schema import ModelSettings, Settings
 from toytrans.errors import BadKey, UserError
 from toytrans.model.seq2seq import Seq2Seq
 from toytrans.model.transformer import Transformer
-from toytrans.named import import_named
 from toytrans.references import shown
 from toytrans.tokens import Vocabulary
 
@@ -28,14 +29,14 @@ def plant(fault: str, model: Seq2Seq) -> None:
     """
     check_fault(fault, model.settings)
     if name := decoded_fault(fault):
-        import_named(FAULTS[name])().plant(as_transformer(model))
+        resolve_name(FAULTS[name])().plant(as_transformer(model))
 
 
 def check_fault(fault: str | None, settings: ModelSettings) -> None:
     """Raise BadKey if a fault has no effect on a model. A hidden one is not refused for that,
     because the error would tell its name."""
     if name := openly_named_fault(fault):
-        reason = import_named(FAULTS[name])().no_effect(settings)
+        reason = resolve_name(FAULTS[name])().no_effect(settings)
         if reason:
             raise BadKey("fault", f"{name} {reason}")
 

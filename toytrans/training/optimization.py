@@ -5,6 +5,8 @@ by their number. A fault may change what a batch holds, how its losses are summe
 divided by: each is a method of `Objective`. AdamW turns the gradient into a step.
 """
 
+from pkgutil import resolve_name
+
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
@@ -13,7 +15,6 @@ from torch.optim.adamw import adamw
 from toytrans.config.faults import FAULTS, decoded_fault
 from toytrans.config.schema import TrainConfig
 from toytrans.data.batches import Batch
-from toytrans.named import import_named
 from toytrans.tokens import PAD_ID
 
 
@@ -75,7 +76,7 @@ def objective_of(fault: str | None) -> Objective:
     name = decoded_fault(fault)
     if name is None:
         return Objective()
-    objective: Objective = import_named(FAULTS[name])()
+    objective: Objective = resolve_name(FAULTS[name])()
     return objective
 
 

@@ -4,10 +4,11 @@ To add one, write a class in a file of this package and its entry here. A scheme
 config names it.
 """
 
+from pkgutil import resolve_name
+
 from toytrans.config.schema import ModelSettings
 from toytrans.errors import BadKey, did_you_mean
 from toytrans.model.positions.base import NoPositions, Positions
-from toytrans.named import import_named
 from toytrans.references import is_reference
 from toytrans.tokens import Vocabulary
 
@@ -25,7 +26,7 @@ SCHEMES = {
 
 def scheme_class(name: str) -> type[Positions]:
     """The class of a scheme of ours."""
-    return import_named(SCHEMES[name])
+    return resolve_name(SCHEMES[name])
 
 
 def scheme_names(*, of_cross_attention: bool = False) -> list[str]:
