@@ -14,7 +14,7 @@ from toytrans.data.open import open_dataset
 from toytrans.data.pairs import DataFacts, Pairs
 from toytrans.data.selection import Selection, pairs_of_split, trained_lengths
 from toytrans.errors import UserError
-from toytrans.evaluation import evaluate, first_of_each, free_of, translate
+from toytrans.evaluation import evaluate, first_of_each, free_answers, translate
 from toytrans.metrics import COLUMNS_FORCED, COLUMNS_FREE, COUNTS_FREE, METRICS, edits
 from toytrans.model.decoding import search
 from toytrans.outputs import Outputs
@@ -90,7 +90,7 @@ def test_outputs_are_compared_place_by_place():
             [EOS_ID, 0, 0, 0, 0],
         ]
     )
-    free = free_of(said, expected, unknown=-1)
+    free = free_answers(said, expected, unknown=-1)
     found = {name: count(free).int().tolist() for name, count in COLUMNS_FREE.items()}
     assert found["decoded"] == [1] * 8 and found["decoded_symbols"] == [3] * 7 + [0]
     assert found["free_exact_match"] == [1, 0, 0, 0, 0, 0, 0, 1]

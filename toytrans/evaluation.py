@@ -20,11 +20,11 @@ from torch.nn import functional as F
 
 from toytrans.data.batches import Batch, evaluation_batches
 from toytrans.data.pairs import DataFacts, Pairs, Side, pad_rows
-from toytrans.metrics import COLUMNS_FORCED, COLUMNS_FREE, Forced, Free, Of, nats
+from toytrans.metrics import COLUMNS_FORCED, COLUMNS_FREE, Answers, Count
 from toytrans.model.decoding import search
 from toytrans.model.seq2seq import Seq2Seq
 from toytrans.scores import Columns, Scores
-from toytrans.tokens import PAD_ID
+from toytrans.tokens import EOS_ID, PAD_ID
 
 BATCH_TOKENS = 16_384
 """Padded tokens of a batch, at most."""
@@ -65,15 +65,15 @@ def evaluate(
     done, total = 0, len(pairs) + len(chosen)
     with _in_eval_mode(model):
         for batch, rows in _batches(model, pairs):
-            forced = Forced(model(batch.src, batch.tgt_in), batch.tgt_out, unknown)
-            _fill(columns, rows, COLUMNS_FORCED, forced)
-            _add_by_length(losses, lengths[rows], nats(forced))
+            logits = model(batch.src, batch.tgt_in)
+            _fill(columns, rows, COLUMNS_FORCED, forced_answers(logits, batch.tgt_out, unknown))
+            _add_by_length(losses, lengths[rows], nats(logits, batch.tgt_out))
             done += len(rows)
             if follow:
                 follow(done, total)
         for batch, rows in _batches(model, pairs.take(chosen)):
             tokens = search(model, batch.src, beam=beam, target_growth=facts.target_growth).tokens
-            free = free_of(tokens, batch.tgt_out, unknown)
+            free = free_answers(tokens, batch.tgt_out, unknown)
             _fill(columns, chosen[rows], COLUMNS_FREE, free)
             if keep:
                 keep(chosen[rows], batch, tokens, free.right)
@@ -83,12 +83,32 @@ def evaluate(
     return Scores({"length": lengths} | columns, losses, facts.train_length, side)
 
 
-def _fill(
-    columns: Columns, rows: Tensor, counted: Mapping[str, Callable[[Of], Tensor]], batch: Of
-) -> None:
+def _fill(columns: Columns, rows: Tensor, counts: Mapping[str, Count], answers: Answers) -> None:
     """Put what is counted of a batch into the rows (B,) of its pairs."""
-    for name, count in counted.items():
-        columns[name][rows] = count(batch).cpu().double()
+    for name, count in counts.items():
+        columns[name][rows] = count(answers).cpu().double()
+
+
+def forced_answers(logits: Tensor, target: Tensor, unknown: int) -> Answers:
+    """Of logits (B, T, V), the tokens that greedy search would take after the true ones before
+    them: neither PAD nor BOS. target: (B, T)."""
+    greedy = logits[..., EOS_ID:].argmax(-1) + EOS_ID
+    return Answers(greedy.masked_fill(target == PAD_ID, PAD_ID), target, unknown)
+
+
+def free_answers(tokens: Tensor, target: Tensor, unknown: int) -> Answers:
+    """Tokens (B, L) that the model has written itself, and targets (B, T), on the CPU and padded to
+    one width."""
+    tokens, target = tokens.cpu(), target.cpu()
+    width = max(tokens.shape[1], target.shape[1])
+    tokens = F.pad(tokens, (0, width - tokens.shape[1]), value=PAD_ID)
+    return Answers(tokens, F.pad(target, (0, width - target.shape[1]), value=PAD_ID), unknown)
+
+
+def nats(logits: Tensor, target: Tensor) -> Tensor:
+    """The negative log-probability (B,) of each target (B, T) in nats, in fp64."""
+    losses = F.cross_entropy(logits.transpose(1, 2), target, ignore_index=PAD_ID, reduction="none")
+    return losses.cpu().double().sum(1)
 
 
 def first_of_each(lengths: Tensor, count: int | None) -> Tensor:
@@ -133,14 +153,6 @@ def _batches(model: Seq2Seq, pairs: Pairs) -> Iterator[tuple[Batch, Tensor]]:
     )
     for batch, rows in batches:
         yield batch.to(device), rows
-
-
-def free_of(output: Tensor, target: Tensor, unknown: int) -> Free:
-    """Outputs (B, L) beside targets (B, T), on the CPU and of one width."""
-    output, target = output.cpu(), target.cpu()
-    width = max(output.shape[1], target.shape[1])
-    output = F.pad(output, (0, width - output.shape[1]), value=PAD_ID)
-    return Free(output, F.pad(target, (0, width - target.shape[1]), value=PAD_ID), unknown)
 
 
 @torch.no_grad()

@@ -13,47 +13,26 @@ import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Generic, Literal, TypeVar
+from typing import Literal
 
 import torch
 from torch import Tensor
-from torch.nn import functional as F
 
 from toytrans.errors import UserError, did_you_mean, share
 from toytrans.tokens import EOS_ID, PAD_ID
 
 
 @dataclass(frozen=True)
-class Forced:
-    """A batch whose tokens were predicted from the true ones before them.
+class Answers:
+    """The tokens that a model gave for a batch, beside those that are right.
 
-    logits: (B, T, V). target: (B, T), PAD after the ends. unknown: the id of the symbol that stands
-    for all that training lacks, which is never right; -1 if there is none.
+    tokens, target: (B, L), PAD after the ends of both. Either the model has written the tokens
+    itself, or each is what it would write after the true tokens before it.
+    unknown: the id of the symbol that stands for all that training lacks, which is never right; -1
+    if there is none.
     """
 
-    logits: Tensor
-    target: Tensor
-    unknown: int
-
-    @cached_property
-    def real(self) -> Tensor:
-        """(B, T): where a target has a token, its EOS included."""
-        return self.target != PAD_ID
-
-    @cached_property
-    def labels(self) -> Tensor:
-        """(B, T): what is right at each place; no prediction is -1."""
-        return self.target.masked_fill(self.target == self.unknown, -1)
-
-
-@dataclass(frozen=True)
-class Free:
-    """A batch that the model has written itself.
-
-    output, target: (B, L), PAD after the ends of both. unknown: as in `Forced`.
-    """
-
-    output: Tensor
+    tokens: Tensor
     target: Tensor
     unknown: int
 
@@ -64,32 +43,35 @@ class Free:
 
     @cached_property
     def same(self) -> Tensor:
-        """(B, L): where output and target agree, after the ends too."""
-        return (self.output == self.target) & (self.output != self.unknown)
+        """(B, L): where tokens and target agree, after the ends too."""
+        return (self.tokens == self.target) & (self.tokens != self.unknown)
 
     @cached_property
     def right(self) -> Tensor:
-        """(B,): whether the output is the target."""
+        """(B,): whether all tokens are those of the target."""
         return self.same.all(1)
 
     @cached_property
     def ended(self) -> Tensor:
-        """(B,): whether the output has an EOS."""
-        return (self.output == EOS_ID).any(1)
+        """(B,): whether the tokens have an EOS."""
+        return (self.tokens == EOS_ID).any(1)
 
     @cached_property
     def surplus(self) -> Tensor:
-        """(B,): how many tokens longer the output is than the target."""
-        return (self.output != PAD_ID).sum(1) - self.real.sum(1)
+        """(B,): how many more tokens there are than the target has."""
+        return (self.tokens != PAD_ID).sum(1) - self.real.sum(1)
 
+
+Count = Callable[[Answers], Tensor]
+"""What is counted of each pair of a batch: (B,)."""
 
 # What metrics are divided by -------------------------------------------------------------------
 
-COUNTS_FORCED: dict[str, Callable[[Forced], Tensor]] = {
+COUNTS_FORCED: dict[str, Count] = {
     "pairs": lambda of: torch.ones(len(of.target)),
     "tokens": lambda of: of.real.sum(1),
 }
-COUNTS_FREE: dict[str, Callable[[Free], Tensor]] = {
+COUNTS_FREE: dict[str, Count] = {
     "decoded": lambda of: torch.ones(len(of.target)),
     "decoded_tokens": lambda of: of.real.sum(1),
     "decoded_symbols": lambda of: of.real.sum(1) - 1,
@@ -104,48 +86,28 @@ COUNTS_FREE: dict[str, Callable[[Free], Tensor]] = {
 # What metrics count ----------------------------------------------------------------------------
 
 
-def forced_exact_match(of: Forced) -> Tensor:
-    """Whether every token was predicted; PAD and BOS are not allowed, as in decoding. So it is what
-    a greedy output's exact match would be."""
-    greedy = of.logits[..., EOS_ID:].argmax(-1) + EOS_ID
-    return ((greedy == of.labels) | ~of.real).all(1)
-
-
-def forced_token_accuracy(of: Forced) -> Tensor:
-    """How many tokens were predicted."""
-    return ((of.logits.argmax(-1) == of.labels) & of.real).sum(1)
-
-
-def nats(of: Forced) -> Tensor:
-    """The negative log-probability of the target in nats, in fp64."""
-    losses = F.cross_entropy(
-        of.logits.transpose(1, 2), of.target, ignore_index=PAD_ID, reduction="none"
-    )
-    return losses.cpu().double().sum(1)
-
-
-def free_exact_match(of: Free) -> Tensor:
+def exact_match(of: Answers) -> Tensor:
     """Whether the output is the target, to its end."""
     return of.right
 
 
-def free_token_accuracy(of: Free) -> Tensor:
+def token_accuracy(of: Answers) -> Tensor:
     """How many tokens of the target stand at their place in the output."""
     return (of.same & of.real).sum(1)
 
 
-def free_symbol_error_rate(of: Free) -> Tensor:
+def symbol_error_rate(of: Answers) -> Tensor:
     """How many symbols must be put in, taken out or replaced to make the target of the output
     (Levenshtein 1966). Ends are no symbols, and <unk> is never right."""
     distance = torch.zeros(len(of.target))
     rows = (~of.right).nonzero()[:, 0]
     if len(rows):
-        output = of.output[rows].masked_fill(of.output[rows] == of.unknown, -1)
+        output = of.tokens[rows].masked_fill(of.tokens[rows] == of.unknown, -1)
         distance[rows] = edits(output, of.target[rows]).float()
     return distance
 
 
-def free_first_error(of: Free) -> Tensor:
+def first_error(of: Answers) -> Tensor:
     """The place of the first wrong token, counted from 1; 0 where the output is right."""
     return (of.same.int().argmin(1) + 1).where(~of.right, 0)
 
@@ -169,27 +131,27 @@ def edits(output: Tensor, target: Tensor) -> Tensor:
 
 # The metrics -----------------------------------------------------------------------------------
 
-Of = TypeVar("Of")
 Better = Literal["higher", "lower"]
 SHARE, ALL_OR_NOTHING = "a share", "a share of pairs that each count for all or nothing"
 """Forms of metrics that go from 0 to 1. Wilson's interval is right for the second one alone."""
 
 
 @dataclass(frozen=True)
-class Metric(Generic[Of]):
+class Metric:
     """A number of any pairs.
 
-    label: its words. count: what is summed over the pairs, (B,) of a batch. per: the count that the
-    sum is divided by. better: which way is better. form: SHARE, ALL_OR_NOTHING, or the format in
-    which it is written. least: the least value that it can have. then: what is made of the
-    quotient. short: the heading of its column, in two lines at most.
+    label: its words. short: the heading of its column, in two lines at most. better: which way is
+    better. form: SHARE, ALL_OR_NOTHING, or the format in which it is written. count: what is summed
+    over the pairs; None = the loss, which is summed apart because it is no whole number. per: the
+    count that the sum is divided by. then: what is made of the quotient. least: the least value
+    that it can have.
     """
 
     label: str
     short: str
     better: Better
     form: str = SHARE
-    count: Callable[[Of], Tensor] | None = None
+    count: Count | None = None
     per: str = ""
     then: Callable[[float], float] = float
     least: float = 0.0
@@ -215,13 +177,13 @@ def _exp(loss: float) -> float:
     return math.exp(min(loss, 700.0))
 
 
-FREE: dict[str, Metric[Free]] = {
+FREE = {
     "free_exact_match": Metric(
         "free-running exact match",
         "exact\nmatch",
         "higher",
         ALL_OR_NOTHING,
-        free_exact_match,
+        exact_match,
         "decoded",
     ),
     "free_symbol_error_rate": Metric(
@@ -229,14 +191,14 @@ FREE: dict[str, Metric[Free]] = {
         "symbol\nerrors",
         "lower",
         ".4f",
-        free_symbol_error_rate,
+        symbol_error_rate,
         "decoded_symbols",
     ),
     "free_token_accuracy": Metric(
         "free-running token accuracy",
         "free\ntokens",
         "higher",
-        count=free_token_accuracy,
+        count=token_accuracy,
         per="decoded_tokens",
     ),
     "free_first_error": Metric(
@@ -244,39 +206,36 @@ FREE: dict[str, Metric[Free]] = {
         "first\nerror",
         "higher",
         ".1f",
-        free_first_error,
+        first_error,
         "wrong",
         least=1.0,
     ),
 }
-FORCED: dict[str, Metric[Forced]] = {
+FORCED = {
     "forced_exact_match": Metric(
-        "teacher-forced exact match",
-        "forced",
-        "higher",
-        ALL_OR_NOTHING,
-        forced_exact_match,
-        "pairs",
+        "teacher-forced exact match", "forced", "higher", ALL_OR_NOTHING, exact_match, "pairs"
     ),
     "forced_token_accuracy": Metric(
         "teacher-forced token accuracy",
         "token\nacc.",
         "higher",
-        count=forced_token_accuracy,
+        count=token_accuracy,
         per="tokens",
     ),
-    "loss": Metric("loss in nats a token", "loss", "lower", ".4f", nats, "tokens"),
-    "perplexity": Metric("perplexity", "perplexity", "lower", ".4f", nats, "tokens", _exp, 1.0),
+    "loss": Metric("loss in nats a token", "loss", "lower", ".4f", per="tokens"),
+    "perplexity": Metric(
+        "perplexity", "perplexity", "lower", ".4f", per="tokens", then=_exp, least=1.0
+    ),
 }
-OF_RUN: dict[str, Metric[None]] = {
+OF_RUN = {
     "steps": Metric("training steps", "steps", "lower", ",.0f"),
     "seconds": Metric("training seconds", "seconds", "lower", ",.1f"),
     "parameters": Metric("parameters", "parameters", "lower", ",.0f"),
 }
 """Numbers of a whole run, whatever pairs are measured."""
 
-OF_PAIRS: dict[str, Metric[Free] | Metric[Forced]] = {**FREE, **FORCED}
-METRICS: dict[str, Metric[Free] | Metric[Forced] | Metric[None]] = {**OF_PAIRS, **OF_RUN}
+OF_PAIRS = FREE | FORCED
+METRICS = OF_PAIRS | OF_RUN
 COUNTS = (*COUNTS_FORCED, *COUNTS_FREE)
 
 
@@ -287,12 +246,9 @@ def check_metric(name: str) -> str:
     return name
 
 
-def counted(
-    counts: dict[str, Callable[[Of], Tensor]], metrics: dict[str, Metric[Of]]
-) -> dict[str, Callable[[Of], Tensor]]:
-    """All that is counted of a batch, by name. Nats are no whole numbers and are added up apart."""
-    more = {name: each.count for name, each in metrics.items() if each.count not in (None, nats)}
-    return {**counts, **more}
+def counted(counts: dict[str, Count], metrics: dict[str, Metric]) -> dict[str, Count]:
+    """All that is counted of a batch, by name."""
+    return counts | {name: each.count for name, each in metrics.items() if each.count}
 
 
 COLUMNS_FORCED, COLUMNS_FREE = counted(COUNTS_FORCED, FORCED), counted(COUNTS_FREE, FREE)

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 from torch import Tensor
 
 from toytrans.data.pairs import Side
-from toytrans.metrics import ALL_OR_NOTHING, COUNTS, OF_PAIRS, nats
+from toytrans.metrics import ALL_OR_NOTHING, COUNTS, OF_PAIRS
 
 PARTS = {"below": "below", "in_range": "in range", "beyond": "beyond"}
 """Where lengths lie beside the training lengths: key and label."""
@@ -62,7 +62,7 @@ class Scores:
         loss = sum(self.losses[n] for n in self.lengths if low <= n and (high is None or n <= high))
         numbers: Numbers = {name: int(sums[name]) for name in COUNTS}
         for name, metric in OF_PAIRS.items():
-            total = loss if metric.count is nats else sums[name]
+            total = loss if metric.count is None else sums[name]
             numbers[name] = metric.value(total, sums[metric.per])
         forced = float((columns["forced_exact_match"] * columns["decoded"]).sum())
         difference = sums["free_exact_match"] - forced

@@ -122,7 +122,7 @@ class Comparison:
         yield from map(Table, self._remarks())
 
     @property
-    def _metric(self) -> Metric[Any]:
+    def _metric(self) -> Metric:
         return METRICS[self.metric]
 
     @property
