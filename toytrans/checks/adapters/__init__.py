@@ -15,9 +15,10 @@ from toytrans.checks.adapters.hugging_face import (
     of_hugging_face,
     takes_their_arguments,
 )
+from toytrans.checks.adapters.other_forms import refuse_another_form, refuse_no_ids
 from toytrans.checks.adapters.torch_transformer import TorchTransformer
 from toytrans.checks.adapters.toytrans import is_run, of_run
-from toytrans.checks.adapters.wrapper import refuse_more_than_ids
+from toytrans.checks.adapters.wrapper import refuse_more_than_ids, refuse_one_batch
 from toytrans.checks.facts import PROMISES, Facts, Kind
 from toytrans.checks.model import BY_PLACE, RAISED, Adapter, arguments
 from toytrans.checks.numbers import apart, largest
@@ -147,7 +148,8 @@ def _of_callable(
     model: Any, known: dict[str, Any], more: dict[str, Any], batch_first: bool | None
 ) -> Adapter:
     """The adapter of a callable, as it can be asked: batch first, else time first, else with source
-    and target of one length. What can be asked in none of these ways stays as it is, to be refused.
+    and target of one length. What can be asked in none of these ways is refused with what to write
+    around it where that can be told, and else stays as it is, to be refused when it is asked.
 
     known: `Facts`; more: other arguments of `Adapter`; batch_first: None to find it out. Raises
     UserError where something is missing.
@@ -168,6 +170,7 @@ def _of_callable(
         raise UserError(f"{type(model).__name__} has lazy layers without sizes; call it once first")
     name = getattr(model, "__name__", type(model).__name__)
     refuse_more_than_ids(model, name, known, {*more.get("inputs", ())})
+    refuse_one_batch(model, name, known)
     kinds = [parameter.kind for parameter in arguments(model)]
     takes_one = sum(kind in BY_PLACE for kind in kinds) == 1
     if "kind" not in known and takes_one and Parameter.VAR_POSITIONAL not in kinds:
@@ -191,9 +194,12 @@ def _of_callable(
         turned = made(time_first=True, layout_is_guessed=True)
         if _rows_are_apart(turned):
             return turned
-    if first is None and kind == "encoder-decoder":
+    if first is None:
+        refuse_another_form(plain)
         equal = made(equal_lengths=True)
-        return plain if _rows_are_apart(equal) is None else equal
+        if kind == "encoder-decoder" and _rows_are_apart(equal) is not None:
+            return equal
+        refuse_no_ids(plain)
     return plain
 
 
