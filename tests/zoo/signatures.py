@@ -56,6 +56,31 @@ class named_and_shifted_once_more(Named):
         return F.cross_entropy(logits[:, :-1].mT, labels[:, 1:])
 
 
+# Targets that are read otherwise -----------------------------------------------------------------
+
+_late = partial(entry, "", verdict="FAIL", is_quick=True)
+
+
+@_late("forward", cause="target.first_is_constant")
+def zeros_in_the_place_of_the_start(self, src, tgt):
+    """The target holds the start and one id more; the first output stands for the start."""
+    logits = Translator.forward(self, src, tgt[:, :-1])
+    return torch.cat((torch.zeros_like(logits[:, :1]), logits), 1)
+
+
+@_late("forward", cause="target.one_late")
+def a_target_that_is_shifted_inside(self, src, tgt):
+    return Translator.forward(self, src, F.pad(tgt, (1, 0), value=START)[:, :-1])
+
+
+@_late("embed_target", cause="target.never_read", is_first=True)
+def a_target_that_is_never_read(self, tgt):
+    return self.target(torch.ones_like(tgt))
+
+
+# More than ids -----------------------------------------------------------------------------------
+
+
 class _Segmented(Translator):
     """A third input: which segment each source token is of."""
 

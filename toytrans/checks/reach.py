@@ -81,10 +81,11 @@ def _ids_and_rest(side: Side, pair: Ids) -> tuple[Tensor, Tensor]:
     return (pair.src, pair.tgt_in) if side.is_source else (pair.tgt_in, pair.src)
 
 
-def every_place(first: Asked, side: Side, one_late: Cause | None = None) -> int:
+def every_place(first: Asked, side: Side, *one_late: Cause) -> int:
     """How many tokens one side has at most. Raises Judged where no output sees some of them, in any
-    trial, or, with a cause `one_late`, where no target token moves the output at its own place."""
-    length, is_own = first.setting.length, one_late is None or not first.facts.is_causal
+    trial, and where no target token moves the output at its own place; one_late: its causes."""
+    length, reads = first.setting.length, False
+    is_own = side.is_source or not first.facts.is_causal
     seen = torch.zeros(0, dtype=torch.bool)
     for asked in trials(first):
         pair = asked.pair(length if side.is_source else min(length, SHORT), length)
@@ -95,6 +96,7 @@ def every_place(first: Asked, side: Side, one_late: Cause | None = None) -> int:
         for _ in range(3 if asked.is_short else 1):
             changed = asked.one_by_one(ids[0], places[:, 0])
             moved = _moved(asked, side, rest, ids.expand_as(changed), changed)
+            reads = reads or bool(moved.any())
             is_own = is_own or bool(moved.gather(1, places).any())
             seen = seen | _elsewhere(asked, side, moved, places)
             if bool(seen.all()):
@@ -104,14 +106,20 @@ def every_place(first: Asked, side: Side, one_late: Cause | None = None) -> int:
     blind = [place for place, is_seen in zip(at, seen.tolist(), strict=True) if not is_seen]
     if not first.is_short:
         blind = _neighbours(blind, at)
-    evidence = {"what": side.what_moves(first), "count": at[-1] + 1}
+    evidence = {"what": side.what_moves(first), "count": at[-1] + 1, "reads": reads}
     if blind == at:
         raise Judged(fails(*side.nothing_seen, **evidence))
     if blind:
         raise Judged(fails(*side.places_unseen, places=listed_places(blind), **evidence))
-    if one_late is not None and not is_own:
-        raise Judged(fails(one_late))
+    if not is_own:
+        raise Judged(fails(*one_late, first_is_constant=_first_is_constant(first)))
     return at[-1] + 1
+
+
+def _first_is_constant(asked: Asked) -> bool:
+    """Whether the first output is the same for all sources of a batch."""
+    first = asked.logits[:, 0]
+    return asked.facts.has_source and bool((first == first[0]).all())
 
 
 def _neighbours(blind: list[int], at: list[int]) -> list[int]:

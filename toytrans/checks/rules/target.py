@@ -2,7 +2,7 @@
 
 from toytrans.checks.asked import Asked
 from toytrans.checks.causes_by_kind import has_no_attention
-from toytrans.checks.outcome import Outcome, passes
+from toytrans.checks.outcome import Evidence, Outcome, passes
 from toytrans.checks.reach import Side, every_id, every_place
 from toytrans.checks.registry import Check
 
@@ -14,6 +14,24 @@ TARGET = Check(
     follows=("rows", "scale", "reach", "weights"),
 )
 
+
+def is_never_read(evidence: Evidence) -> bool:
+    """Whether no target token moves any output at all, not even the one at its own place."""
+    return not evidence["reads"]
+
+
+def first_is_constant(evidence: Evidence) -> bool:
+    """Whether the first output is the same whatever the source is."""
+    return bool(evidence["first_is_constant"])
+
+
+NEVER_READ = TARGET.cause(
+    "never_read",
+    when="no token of the target moves any output, not even the one at its own place",
+    words="no output depends on the target: its ids are taken and never read",
+    remedy="is the decoder handed the encoder's output, or the source, in their place?",
+    fits=is_never_read,
+)
 NOTHING_SEEN = TARGET.cause(
     "nothing_seen",
     when="no token of the target moves a later output",
@@ -32,6 +50,16 @@ IDS_MASKED = TARGET.cause(
     when="some symbols of the target change nothing, as a pad does",
     words="{ids} of {count} of the target are closed as pads are: the mask takes symbols for pads",
     remedy="is it made by comparing with the pad's id alone?",
+)
+FIRST_IS_CONSTANT = TARGET.cause(
+    "first_is_constant",
+    when="no token of the target moves the output at its own place, and the first output is the "
+    "same for every pair",
+    words="no target token moves the output at its own place, which predicts the token behind it, "
+    "and the first output is the same for every pair: there is an output for the start too",
+    remedy="hand over one id more and leave that output out: model(src, F.pad(tgt_in, (0, 1)))[:, "
+    "1:]",
+    fits=first_is_constant,
 )
 ONE_LATE = TARGET.cause(
     "one_late",
@@ -67,7 +95,7 @@ PLACES_DROPPED = TARGET.cause(
 
 SIDE = Side(
     "target",
-    (NOTHING_CARRIED, NOTHING_SEEN),
+    (NEVER_READ, NOTHING_CARRIED, NOTHING_SEEN),
     (PLACES_DROPPED, PLACES_UNSEEN),
     IDS_MASKED,
     IDS_SPECIAL,
@@ -79,7 +107,7 @@ def token_by_token(asked: Asked) -> Outcome:
     """Each token is replaced by others in several sequences; then each id of the vocabulary stands
     in the place of a pad."""
     asked.require_changing_logits()
-    count, ids = every_place(asked, SIDE, ONE_LATE), ""
+    count, ids = every_place(asked, SIDE, FIRST_IS_CONSTANT, ONE_LATE), ""
     if asked.is_short:
         tried = every_id(asked, SIDE)
         ids = f"; none of {tried} ids is closed as pads are" if tried else ""
