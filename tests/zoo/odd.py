@@ -7,7 +7,7 @@ from torch.nn import functional as F
 
 from . import Translator, entry
 from .kinds import Attending
-from .parts import WIDTH, Attention, real, split_heads
+from .parts import WIDTH, Attention, Layer, real, split_heads
 
 DECODER = {"kind": "decoder", "eos_id": None}
 
@@ -54,6 +54,45 @@ class batch_norm_over_real_places(Translator):
     def embed_source(self, src):
         x, keep = self.source(src), real(src)
         return x.masked_scatter(keep[..., None], self.batch_norm(x[keep]))
+
+
+@sound("weights", doubts="weights.shared")
+class one_layer_under_two_names(Translator):
+    """[layer] * 2 holds one layer, which may be meant."""
+
+    def __init__(self):
+        super().__init__()
+        self.decoder = nn.ModuleList([*self.decoder] * 2)
+
+
+@sound("weights", doubts="")
+class one_layer_that_is_called_twice(Translator):
+    """A universal transformer, post-norm."""
+
+    class layer(Layer):
+        def branch(self, x, norm, sublayer):
+            return norm(x + sublayer(x))
+
+    def __init__(self):
+        super().__init__()
+        self.of_decoder = self.decoder.pop(0)
+
+    def decode(self, src, tgt, memory):
+        y = self.embed_target(tgt)
+        for _ in range(2):
+            y = self.of_decoder(y, self.target_mask(tgt), memory, self.cross_mask(src, tgt))
+        return self.decoder_norm(y)
+
+
+@sound("sublayers", doubts="sublayers.queries_without_residual")
+class queries_of_cross_attention_without_a_residual(Translator):
+    class layer(Layer):
+        def forward(self, x, mask, memory=None, cross_mask=None):
+            y = self.self_attn(x, x, mask)
+            x = self.self_attn_norm(x + y)
+            if memory is not None:
+                x = self.encoder_attn_norm(x + self.encoder_attn(y, memory, cross_mask))
+            return self.fc_norm(x + self.feed_forward(x))
 
 
 @sound("pads future")

@@ -9,9 +9,9 @@ from toytrans.checks import tolerances
 from toytrans.checks.asked import Asked, embeddings_changed
 from toytrans.checks.ids import Ids
 from toytrans.checks.numbers import largest
-from toytrans.checks.outcome import Evidence, Outcome, does_not_apply, measured, unsure
-from toytrans.checks.registry import Check
-from toytrans.checks.softmaxes import softmaxes_of, softmaxes_seen
+from toytrans.checks.outcome import Evidence, Outcome, does_not_apply, measured, passes, unsure
+from toytrans.checks.registry import WITH_SOURCE, Check
+from toytrans.checks.softmaxes import Softmax, module_of, softmaxes_of, softmaxes_seen
 from toytrans.checks.torch_modes import zeroed
 
 SUBLAYERS = Check(
@@ -19,7 +19,9 @@ SUBLAYERS = Check(
     "residuals, norms and feed-forward take part",
     how="attention silenced, and feed-forward of known names; larger embeddings",
     limits="Feed-forward of layers whose names are unknown is not seen, nor is the residual "
-    "connection around it. The last line of the report then says so.",
+    "connection around it. The last line of the report then says so. A residual connection that "
+    "carries the normed input (x = norm(x), then x + sublayer(x)) is not told, because that makes "
+    "a post-norm model of a pre-norm one, and such a model is sound.",
     follows=("rows", "scale", "reach", "weights", "source", "target", "pads", "future"),
 )
 
@@ -110,6 +112,46 @@ def _past_silent_layers(asked: Asked, ids: Ids) -> Outcome:
     return measured(
         by[least], asked.tolerance, said, RESIDUAL_MISSING, must_change=True, half=least
     )
+
+
+# Queries of cross-attention ------------------------------------------------------------------
+
+QUERIES_WITHOUT_RESIDUAL = SUBLAYERS.doubt(
+    "queries_without_residual",
+    when="with self-attention silenced, all queries of cross-attention are one and the same",
+    words="{where}with self-attention silenced every query is the same: cross-attention is asked "
+    "with what self-attention gives, and not with x + self_attention(x)",
+    remedy="is the residual connection added before cross-attention?",
+)
+
+
+@SUBLAYERS.part("queries of cross-attention", kinds=WITH_SOURCE)
+def queries_of_cross_attention(asked: Asked) -> Outcome:
+    """With attention silenced, the queries of cross-attention are still those of different tokens:
+    a residual connection carries them past self-attention."""
+    ids = asked.pair(5, 9)
+    queries, keys = ids.tgt_in.shape[1], ids.src.shape[1]
+    crossing = []
+    for silent in (0, queries):
+        handed = asked.model.placed(ids.src, ids.tgt_in)
+        with softmaxes_seen(asked.model.module, *handed, silent=silent) as seen:
+            asked.model.ask(*handed)
+        at_self = [n for n, each in enumerate(seen) if each.shape == (queries, queries)]
+        behind = seen[min(at_self, default=len(seen)) :]
+        crossing.append([each for each in behind if each.shape == (queries, keys)])
+    for spoken, alone in zip(*crossing, strict=True):
+        if _differ_by_query(spoken) and not _differ_by_query(alone):
+            name = module_of(asked.model.module, alone)
+            return unsure(QUERIES_WITHOUT_RESIDUAL, where=f"{name}: " * bool(name))
+    if not crossing[0]:
+        return does_not_apply("no cross-attention is seen behind self-attention")
+    return passes("queries of cross-attention differ with self-attention silenced")
+
+
+def _differ_by_query(softmax: Softmax) -> bool:
+    """Whether its weights are others for another query."""
+    weights = softmax.weights.nan_to_num(0.0)
+    return largest((weights - weights[..., :1, :]).abs()) > tolerances.LOGITS[torch.float64]
 
 
 # Norms ---------------------------------------------------------------------------------------

@@ -231,6 +231,39 @@ def _numbers_in(answer: Any) -> Iterator[Tensor]:
         yield from (found for part in answer for found in _numbers_in(part))
 
 
+# One module for several ----------------------------------------------------------------------
+
+SHARED = WEIGHTS.doubt(
+    "shared",
+    when="a module stands under several names of the module that holds it",
+    words="{names} are one module, with one set of weights",
+    remedy="[layer] * n makes such, and so does a module that is made once and named twice: make "
+    "each by itself, unless they are shared on purpose as in ALBERT",
+)
+
+
+@WEIGHTS.part("a module for each name")
+def a_module_for_each_name(asked: Asked) -> Outcome:
+    """No module with weights has two names in the module that holds it. Embeddings may, because
+    they are tied on purpose; a layer that is called several times has one name."""
+    if asked.model.module is None:
+        return does_not_apply("a function shows no weights")
+    names: dict[tuple[str, nn.Module], list[str]] = {}
+    for name, part in asked.model.module.named_modules(remove_duplicate=False):
+        if any(not isinstance(owner, nn.Embedding) for owner in _owners(part)):
+            names.setdefault((name.rpartition(".")[0], part), []).append(name)
+    if same := next((each for each in names.values() if len(each) > 1), None):
+        return unsure(SHARED, names=f"{', '.join(same[:-1])} and {same[-1]}")
+    return passes("every module that holds weights has one name")
+
+
+def _owners(module: nn.Module) -> Iterator[nn.Module]:
+    """The parts of a module that hold parameters themselves."""
+    return (
+        part for part in module.modules() if next(part.parameters(recurse=False), None) is not None
+    )
+
+
 # Other weights -------------------------------------------------------------------------------
 
 
