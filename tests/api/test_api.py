@@ -345,7 +345,7 @@ def test_a_sweep_of_a_script_is_that_of_the_command(here: Path, command: Command
     assert compared.runs[0].evaluate()["free_exact_match"] >= 0
     assert not compared.problems and all(path.is_file() for path in compared.files)
     losses = replace(compared, metric="loss")._repr_html_()
-    assert "<th>anchored</th>" in losses and "<script" not in losses
+    assert ">anchored</th>" in losses and "<script" not in losses
 
 
 def test_compare_export_and_live_do_what_the_commands_do(

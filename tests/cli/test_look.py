@@ -13,7 +13,7 @@ import torch
 import typer
 from conftest import PAIRS, Command, call, tiny_yaml
 
-from toytrans.inspection.table import CLOSED
+from toytrans.inspection.panels import CLOSED
 
 pytestmark = pytest.mark.usefixtures("here")
 EVERY = ("inspect-masks", *PAIRS, "--panel", "all")

@@ -10,7 +10,7 @@ import pytest
 from conftest import Command, call, tiny_yaml
 
 from toytrans.inspection import heads
-from toytrans.inspection.table import CLOSED
+from toytrans.inspection.panels import CLOSED
 from toytrans.tokens import SPECIALS
 
 REVERSE = """\

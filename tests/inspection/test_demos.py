@@ -7,22 +7,23 @@ import pytest
 from conftest import VOCABULARY, config_of, inspected_of
 
 from toytrans.inspection import demos
+from toytrans.inspection.panels import CLOSED
 from toytrans.inspection.shown import InspectedBatch, fresh
-from toytrans.inspection.table import CLOSED, Table
 from toytrans.model.build import build_model
+from toytrans.table import Table
 
 
 def numbers_of(table: Table) -> dict[str, list[float]]:
-    return {name: list(map(float, cells)) for name, cells in table.rows}
+    return {name: list(map(float, cells)) for name, *cells in table.rows}
 
 
 def test_ten_lists_become_heads_and_come_back():
     lists, memory, _, leak = demos.heads()
-    lengths = [line.index("E") for _, line in lists.rows]
+    lengths = [line.index("E") for _, *line in lists.rows]
     assert lengths == [16, 5, 11, 2, 5, 5, 1, 20, 16, 14]
-    assert all(1 <= int(cell) <= 99 for _, line in lists.rows for cell in line if cell.isdigit())
-    assert lists.rows[6][1][2:] == [CLOSED] * 19
-    assert dict(memory.rows)["transposed"][0] == "3 10 8 21 64"
+    assert all(1 <= int(cell) <= 99 for _, *line in lists.rows for cell in line if cell.isdigit())
+    assert lists.rows[6][3:] == [CLOSED] * 19
+    assert {label: cells for label, *cells in memory.rows}["transposed"][0] == "3 10 8 21 64"
     shares = list(numbers_of(leak).values())
     assert shares[7] == [0, 0, 0], "the longest has no pads"
     assert all(0 < row[1] < 1 and row[2] == 0 for i, row in enumerate(shares) if i != 7)
@@ -40,10 +41,10 @@ def test_thirty_queries_and_fifty_keys():
 
 def test_one_wide_projection_is_one_per_head():
     (table,) = demos.projections()
-    assert [name for name, _ in table.rows] == [
+    assert [name for name, *_ in table.rows] == [
         *("q", "k", "v", "context", "output", "output as a sum")
     ]
-    for _, (_, largest, apart) in table.rows:
+    for _, _, largest, apart in table.rows:
         assert float(largest) > 0.5 and float(apart) < 1e-14
 
 
@@ -60,7 +61,7 @@ def test_one_masked_pass_is_every_step():
 def test_without_the_scale_softmax_saturates():
     table, *_ = demos.scale()
     variance, scaled, entropy, kept, even = numbers_of(table).values()
-    assert variance == pytest.approx([int(width) for width in table.columns], rel=0.15)
+    assert variance == pytest.approx([int(width) for width in table.columns[1:]], rel=0.15)
     assert scaled == pytest.approx([1] * 7, rel=0.15)
     assert all(wide < narrow for narrow, wide in pairwise(entropy)) and entropy[-1] < 0.5
     assert all(3.5 < each < even[0] for each in kept) and max(kept) - min(kept) < 0.15

@@ -8,9 +8,10 @@ from conftest import VOCABULARY, masks_of, model_of
 
 from toytrans.inspection.masks import notes_of_batch, tables
 from toytrans.inspection.other_libraries import LIBRARIES, converted
+from toytrans.inspection.panels import CLOSED, matrix, number
 from toytrans.inspection.shown import ATTENTIONS, InspectedBatch, batch_of_sequences
-from toytrans.inspection.table import CLOSED, Table, matrix, number
 from toytrans.model.build import plant
+from toytrans.table import Table
 
 LESSON = (["5 7 9", "4 6 8 3"], ["9 7", "3 8 6 4"])
 """4 of 5 places are real in the first source, and 3 of 5 in the first target."""
@@ -28,12 +29,12 @@ def inspected_of(
 
 
 def of(inspected: InspectedBatch, number: str) -> list[Table]:
-    return [table for table in tables(inspected) if table.number == number]
+    return [table for table in tables(inspected) if table.panel == number]
 
 
 def cells(table: Table) -> list[str]:
     """The rows of a mask as words such as "11·"."""
-    return ["".join(row) for _, row in table.rows]
+    return ["".join(row) for _, *row in table.rows]
 
 
 def test_data_of_a_padded_batch_by_hand():
@@ -58,13 +59,14 @@ def test_words_and_large_numbers_get_ids_too():
 def test_the_first_six_tables_of_a_padded_pair_by_hand():
     inspected = inspected_of(*LESSON)
     batch, source = of(inspected, "1")[0], of(inspected, "2")[0]
-    assert dict(batch.rows)["tgt_in"] == ["<bos>", "9", "7", "<pad>", "<pad>"]
-    assert dict(batch.rows)["tgt_out"] == ["9", "7", "<eos>", "<pad>", "<pad>"]
-    assert dict(batch.rows)["loss"] == ["1", "1", "1", CLOSED, CLOSED]
-    assert "src 4 of 5" in batch.shape and "tgt_in 3 of 5" in batch.shape
-    assert source.columns == ["5", "7", "9", "<eos>", "<pad>"]
+    lines = {label: cells for label, *cells in batch.rows}
+    assert lines["tgt_in"] == ["<bos>", "9", "7", "<pad>", "<pad>"]
+    assert lines["tgt_out"] == ["9", "7", "<eos>", "<pad>", "<pad>"]
+    assert lines["loss"] == ["1", "1", "1", CLOSED, CLOSED]
+    assert "src 4 of 5" in batch.above[0] and "tgt_in 3 of 5" in batch.above[0]
+    assert source.columns == ["", "5", "7", "9", "<eos>", "<pad>"]
     assert cells(source) == ["1111·"] * 5
-    assert source.shape == "(2, 5) -> (2, 1, 1, 5) -> (2, 1, 5, 5)"
+    assert source.above[0] == "(2, 5) -> (2, 1, 1, 5) -> (2, 1, 5, 5)"
     keys, both = map(cells, of(inspected, "3")[:2])
     assert keys == ["1111·|    4"] * 5 and both == ["1111·|    4"] * 4 + ["·····|    0"]
     pads, triangle, used = map(cells, of(inspected, "4")[:3])
@@ -72,7 +74,7 @@ def test_the_first_six_tables_of_a_padded_pair_by_hand():
     assert triangle == ["1····", "11···", "111··", "1111·", "11111"]
     assert used == ["1····|    1", "11···|    2", *["111··|    3"] * 3]
     cross = of(inspected, "5")[0]
-    assert [label for label, _ in cross.rows] == ["<bos>", "9", "7", "<pad>", "<pad>"]
+    assert [label for label, *_ in cross.rows] == ["<bos>", "9", "7", "<pad>", "<pad>"]
     assert cells(cross) == ["1111·"] * 5
     encoder, decoder, cross = of(inspected, "6")[:3]
     assert cells(encoder) == cells(cross) == ["1111p"] * 5
@@ -91,7 +93,7 @@ def test_tables_are_the_masks_that_the_model_makes_and_each_closed_cell_has_one_
     for row in (0, 1):
         shown = (of(inspected, number)[k] for number, k in (("2", row), ("4", 3 * row + 2)))
         for table, mask in zip((*shown, of(inspected, "5")[row]), used, strict=True):
-            drawn = [[cell == "1" for cell in line if "|" not in cell] for _, line in table.rows]
+            drawn = [[cell == "1" for cell in line if "|" not in cell] for _, *line in table.rows]
             assert drawn == mask[row, 0].expand(len(drawn), -1).tolist()
     assert any("NOT" in note for t in tables(inspected) for note in t.notes) == bool(fault)
     for name in ATTENTIONS:
@@ -113,9 +115,9 @@ def test_pad_queries_have_a_letter_and_wrong_cells_are_told():
     assert cells(of(inspected, "4")[2])[0] == "11···|    2"
     assert cells(of(inspected, "6")[1])[0] == "1!tbb"
     first = inspected.cells("decoder_self", 0)[0]
-    assert "".join(mark for mark, _ in first) == f"1!{CLOSED * 3}"
-    assert first[1][1].startswith("query 0 <bos>, key 1 9: open: visible, but")
-    assert first[4][1] == "query 0 <bos>, key 4 <pad>: closed: both"
+    assert "".join(first) == f"1!{CLOSED * 3}"
+    assert first[1].says.startswith("query 0 <bos>, key 1 9: open: visible, but")
+    assert first[4].says == "query 0 <bos>, key 4 <pad>: closed: both"
     moved = dataclasses.replace(inspected.batch, tgt_out=inspected.batch.tgt_in)
     assert "NOT" in notes_of_batch(dataclasses.replace(inspected, batch=moved))[0]
 
@@ -132,14 +134,14 @@ def test_a_pair_of_another_librarys_masks_is_that_pairs(library, pad_mask, fault
     *found, polarity = converted(inspected, library)
     two_masks = library == "hf" and pad_mask == "keys_and_queries"
     assert ("encoder_outputs" in " ".join(polarity.notes)) == two_masks
-    found = [table for table in found if table.number == library]
+    found = [table for table in found if table.panel == library]
     for row in (0, 1):
         shown = {name: torch.ones_like(inspected.full_mask(name)[row]) for name in ATTENTIONS}
-        for table in (table for table in found if f"pair {row + 1}" in table.name):
-            (name,) = [name for name, words in ATTENTIONS.items() if words in table.name]
-            of_keys = library == "hf" and "int64" in table.shape
+        for table in (table for table in found if f"pair {row + 1}" in table.title):
+            (name,) = [name for name, words in ATTENTIONS.items() if words in table.title]
+            of_keys = library == "hf" and "int64" in table.above[0]
             closed = {"0"} if of_keys else blocked
-            drawn = [[cell not in closed for cell in line] for _, line in table.rows]
+            drawn = [[cell not in closed for cell in line] for _, *line in table.rows]
             shown[name] = shown[name] & torch.tensor(drawn)
             if of_keys and name == "decoder_self":  # the library lays the triangle over it
                 shown[name] = shown[name].tril()
@@ -149,7 +151,11 @@ def test_a_pair_of_another_librarys_masks_is_that_pairs(library, pad_mask, fault
 
 def row_of(table: Table, label: str) -> list[float]:
     """One row of numbers of a table, without what stands behind the bar."""
-    return [float(cell) for cell in dict(table.rows)[label] if "|" not in cell]
+    return [
+        float(cell)
+        for cell in {label: cells for label, *cells in table.rows}[label]
+        if "|" not in cell
+    ]
 
 
 @pytest.mark.parametrize("pad_mask", ["keys", "keys_and_queries"])
@@ -165,8 +171,8 @@ def test_an_empty_row_by_the_three_policies(pad_mask):
 @pytest.mark.parametrize("positions", ["sinusoidal", "anchored"])
 def test_the_softmax_of_one_row_adds_up(positions):
     (table,) = of(inspected_of(*LESSON, positions=positions), "8")
-    assert "pair 1, query 9 (place 1)" in table.name
-    shown = dict(table.rows)
+    assert "pair 1, query 9 (place 1)" in table.title
+    shown = {label: cells for label, *cells in table.rows}
     assert shown["may attend"][:5] == ["1", "1", CLOSED, CLOSED, CLOSED]
     raw, scaled = row_of(table, "q k^T"), row_of(table, "scaled")
     assert scaled == pytest.approx([value / 8**0.5 for value in raw], abs=0.01)  # 24 / 3 wide
@@ -191,6 +197,6 @@ def test_wide_tensors_are_cut_with_a_notice():
     values = torch.arange(600.0).view(20, 30)
     rows = [f"r{i}" for i in range(20)]
     table = matrix("1", "x", values, rows, summaries={"sum": values.sum(-1)}, first=24)
-    assert table.shape == "(20, 30), 8 more rows, 24 more columns"
-    assert table.columns == ["d25", "d26", "d27", "d28", "d29", "d30", "|      sum"]
-    assert table.rows[1] == ("r1", [*(f"{x}.00" for x in range(54, 60)), "|  1335.00"])
+    assert table.above == ["(20, 30), 8 more rows, 24 more columns"]
+    assert table.columns == ["", "d25", "d26", "d27", "d28", "d29", "d30", "|      sum"]
+    assert table.rows[1] == ["r1", *(f"{x}.00" for x in range(54, 60)), "|  1335.00"]

@@ -107,17 +107,19 @@ def test_what_is_not_accounted_for_is_said(fault: str, said: str):
     view = InspectedBatch(inspected_of().batch, VOCABULARY, model, "broken")
     table = tables(trace(view, "encoder", 1), 0, 0)[-1]
     assert said in table.notes[0]
-    assert dict(table.rows)["attention sum"][-1] == ("NOT EQUAL" if "NOT" in said else "exact")
+    assert {label: cells for label, *cells in table.rows}["attention sum"][-1] == (
+        "NOT EQUAL" if "NOT" in said else "exact"
+    )
 
 
 @pytest.mark.parametrize("head", [0, 2])
 def test_what_is_shown_of_a_head_is_that_heads(head: int):
     found = trace(inspected_of(), "encoder", 1)
-    by_name = {table.name.partition(",")[0]: table for table in tables(found, 0, head)}
-    rows = {name: [cells for _, cells in table.rows] for name, table in by_name.items()}
+    by_name = {table.title.partition(",")[0]: table for table in tables(found, 0, head)}
+    rows = {name: [cells for _, *cells in table.rows] for name, table in by_name.items()}
     assert rows["q"] == rows["projected"] and rows["context"] == rows["merged"]
-    assert by_name["merged"].columns[0] == f"d{8 * head + 1}"
-    assert by_name["weights"].name == f"weights, head {head + 1}"
+    assert by_name["merged"].columns[1] == f"d{8 * head + 1}"
+    assert by_name["weights"].title == f"weights, head {head + 1}"
     assert [row[-2:] for row in rows["weights"]] == [["0", "| 1.00"]] * 5
     values = torch.tensor([[float(cell) for cell in row[:-1]] for row in rows["weights"]]).double()
     assert (values - found.tensors["weights"][0, head]).abs().max() <= 0.005
@@ -139,9 +141,9 @@ def test_leaks_by_hand():
         (table,) = (
             table
             for table in tables(trace(view, part, 1), 0, 0)
-            if table.name == "unmasked weights, head 1"
+            if table.title == "unmasked weights, head 1"
         )
-        rows[part] = [line[5:] for _, line in table.rows]
+        rows[part] = [line[5:] for _, *line in table.rows]
         notes[part] = re.findall(r"0\.\d+", " ".join(table.notes))
     assert rows["encoder"] == rows["cross"] == [["| 0.20"]] * 5
     assert [row[0] for row in rows["decoder"]] == ["| 0.40"] * 5

@@ -5,21 +5,21 @@ from torch.nn import functional as F
 
 from toytrans.inspection import walkthrough
 from toytrans.inspection.shown import batch_of_sequences, fresh
-from toytrans.inspection.table import Table
 from toytrans.model.masks import MaskMaker
 from toytrans.model.transformer import Transformer
+from toytrans.table import Table
 from toytrans.tokens import PAD_ID, vocabulary_of
 
 STEPS = list(walkthrough.steps(walkthrough.PAIRS))
 
 
 def step(number: str) -> list[Table]:
-    return [table for table in STEPS if table.number == number]
+    return [table for table in STEPS if table.panel == number]
 
 
 def values(table: Table) -> torch.Tensor:
     """The numbers of a table, without what stands behind the bar."""
-    cells = [[float(cell) for cell in row if "|" not in cell] for _, row in table.rows]
+    cells = [[float(cell) for cell in row if "|" not in cell] for _, *row in table.rows]
     return torch.tensor(cells, dtype=torch.float64)
 
 
@@ -58,14 +58,14 @@ def test_the_last_numbers_are_those_of_the_model():
         memory, logits = model.encode(src), model(src, tgt_in)
     assert near(values(step("7")[0]).float(), memory[0])
     assert near(values(step("15")[0]).float(), logits[0])
-    assert step("15")[0].columns[:4] == ["<pad>", "<bos>", "<eos>", "3"]
+    assert step("15")[0].columns[1:5] == ["<pad>", "<bos>", "<eos>", "3"]
     loss = F.cross_entropy(logits.flatten(0, 1), tgt_out.flatten(), ignore_index=PAD_ID)
     assert f"/ 8 = {float(loss):.4f}" in step("16")[0].notes[0]
 
 
 def test_the_conclusion_is_a_measurement(monkeypatch):
     (table,) = step("17")
-    (loss, gradient) = (row for _, row in table.rows)
+    (loss, gradient) = (row for _, *row in table.rows)
     assert loss[0] == loss[1] and float(loss[2]) < 1e-12 and float(gradient[2]) < 1e-12
     assert float(gradient[0]) > 0.01
     # were the other mask to close a real key, the difference would be seen
@@ -78,12 +78,12 @@ def test_the_conclusion_is_a_measurement(monkeypatch):
         return mask
 
     monkeypatch.setattr(MaskMaker, "encoder_self", closing_one_more)
-    (_, wrong) = (row for _, row in list(walkthrough.steps(walkthrough.PAIRS))[-1].rows)
+    (_, wrong) = (row for _, *row in list(walkthrough.steps(walkthrough.PAIRS))[-1].rows)
     assert float(wrong[2]) > 1e-3
 
 
 def test_pairs_of_ones_own_are_walked_the_most_padded_first():
     found = list(walkthrough.steps((["a b c", "a"], ["c", "b a"])))
-    assert "pair 2" in found[0].name and "src 2 of 4" in found[0].shape
+    assert "pair 2" in found[0].title and "src 2 of 4" in found[0].above[0]
     empty = list(walkthrough.steps(([""], [""])))
-    assert [table.number for table in empty] == [table.number for table in found]
+    assert [table.panel for table in empty] == [table.panel for table in found]

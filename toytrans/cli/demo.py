@@ -3,7 +3,6 @@
 from typing import Annotated
 
 import typer
-from rich.text import Text
 
 from toytrans.cli.common import (
     Checkpoint,
@@ -15,10 +14,11 @@ from toytrans.cli.common import (
 from toytrans.cli.explain import print_rows
 from toytrans.cli.inspected import batch_of
 from toytrans.cli.tables import print_tables
-from toytrans.cli.terminal import Progress, output, print_table
+from toytrans.cli.terminal import Progress, output, show
 from toytrans.errors import UserError, did_you_mean
 from toytrans.inspection import demos
 from toytrans.model.manual_backward.gradients import TOLERANCE, compare, train_twice
+from toytrans.table import Cell, Table, TextColumn
 
 DEMOS = {
     "sdpa": "attention of 30 queries and 50 keys, step by step",
@@ -83,15 +83,16 @@ def demo(
 
 def _compare_gradients() -> bool:
     """One line per gradient, grouped by operation. Returns whether all agree."""
-    compared, rows, before = compare(SEEDS, Progress()), [], ""
+    compared, rows, before = compare(SEEDS, Progress()), list[list[str]](), ""
     for each in compared:
-        operation = Text("" if each.operation == before else each.operation, "bold")
+        operation = Cell("" if each.operation == before else each.operation, "strong")
         shape = " ".join(map(str, each.shape)) or "one number"
         differences = (f"{each.absolute:.1e}", f"{each.relative:.1e}")
-        verdict = Text("PASS", "green") if each.passed else Text("FAIL", "bold red")
-        rows.append((operation, each.of, shape, *differences, verdict))
+        verdict = "PASS" if each.passed else "FAIL"
+        rows.append([operation, each.of, shape, *differences, Cell(verdict, verdict)])
         before = each.operation
-    print_table(("operation", "gradient of", "shape"), ("absolute", "relative", ""), rows)
+    texts = map(TextColumn, ("operation", "gradient of", "shape"))
+    show(Table("", [*texts, "absolute", "relative", ""], rows))
     failed = sum(not each.passed for each in compared)
     output().print(
         "largest difference from autograd, absolute and divided by the largest number\n"
@@ -113,7 +114,7 @@ def _train_twice() -> bool:
         for step in shown
     ]
     output().print()
-    print_table(("step",), ("loss by autograd", "loss by hand"), rows)
+    show(Table("", [TextColumn("step"), "loss by autograd", "loss by hand"], rows))
     same = trained.difference < SAME_LOSS
     output().print(
         "a small model that learns to reverse, trained on either; nats per token, fp64\n"

@@ -9,13 +9,14 @@ import typer
 
 from toytrans.cli.explain import print_card
 from toytrans.cli.new_files import check_new, write_new
-from toytrans.cli.terminal import note, output, plain, print_table
+from toytrans.cli.terminal import note, output, plain, show
 from toytrans.documents import csv_bytes
 from toytrans.errors import listed
 from toytrans.exercises import exercise as exercises
 from toytrans.exercises import results
-from toytrans.report.page import Grid, Section
+from toytrans.report.page import Section
 from toytrans.report.page import page as page_of
+from toytrans.table import Table, TextColumn, table_html
 
 app = typer.Typer(add_completion=False, help="Find the fault: write, answer, grade exercises.")
 
@@ -113,7 +114,7 @@ def grade(
     marks = exercises.grade(folder)
     _write_table(folder.resolve().name, exercises.summary(marks), marks, csv, page)
     shown = [[mark.student, mark.answer or "-", mark.right or "-", mark.fault] for mark in marks]
-    print_table(("student",), ("answer", "right", "fault"), shown)
+    show(Table("", [TextColumn("student"), "answer", "right", "fault"], shown))
     for mark in marks:
         if mark.note:
             _say(f"{mark.student}: {mark.note}")
@@ -134,7 +135,8 @@ def _table_of_results(file: Path, csv: Path | None, page: Path | None) -> None:
         ]
         for row in results.ranked(found)
     ]
-    print_table(("student", "learned"), ("alone", "given", "numbers", "seed", "steps"), shown)
+    texts = TextColumn("student"), TextColumn("learned")
+    show(Table("", [*texts, "alone", "given", "numbers", "seed", "steps"], shown))
     for line in unread:
         _say(f"line {line.number} is no result: {line.text}")
     if unread:
@@ -159,8 +161,8 @@ def _write_table(
     if csv is not None:
         write_new(csv, csv_bytes([fields, *rows]))
     if page is not None:
-        table = Grid(fields, rows, "data sortable lines")
-        grades = Section("grades", "Grades", text=summary, table=table)
+        table = table_html(Table("", fields, rows, kind="data sortable lines"))
+        grades = Section("grades", "Grades", summary, blocks=[table])
         write_new(page, page_of(title, [grades]).encode(errors="replace"))
 
 

@@ -4,14 +4,15 @@ from collections.abc import Iterable, Mapping
 from typing import Annotated
 
 import typer
-from rich.table import Table
+from rich.table import Table as Grid
 from rich.text import Text
 
 from toytrans.cli.common import ConfigOption, TrustCode
-from toytrans.cli.terminal import output, plain, plain_lines, print_table
+from toytrans.cli.terminal import output, plain, plain_lines, show
 from toytrans.errors import UserError
 from toytrans.files import json_text
 from toytrans.glossary import KINDS, card, card_of_config, json_schema, listed
+from toytrans.table import Table, TextColumn
 
 
 def _names() -> list[str]:
@@ -49,7 +50,7 @@ def explain(name: Name = None, config: ConfigOption = None, trust_code: TrustCod
         print(json_text(json_schema(), 1))
     elif name in KINDS:
         headings, *rows = listed(name)
-        print_table(headings, (), rows, box=None)
+        show(Table("", list(map(TextColumn, headings)), rows), box=None)
     else:
         print_card(name, trust_code)
 
@@ -67,7 +68,7 @@ def print_rows(title: str, rows: Mapping[str, str]) -> None:
 
 def print_pairs(pairs: Iterable[tuple[Text, Text]]) -> None:
     """Print names, and beside each what there is to say of it."""
-    table = Table.grid(padding=(0, 2, 0, 0))
+    table = Grid.grid(padding=(0, 2, 0, 0))
     table.add_column(no_wrap=True)
     table.add_column(overflow="fold")
     for name, text in pairs:

@@ -21,7 +21,6 @@ from toytrans.cli.common import (
 from toytrans.cli.inspected import Panel, Targets, batch_of, check_each_has_a_target
 from toytrans.cli.new_files import check_new, write_new
 from toytrans.cli.tables import (
-    STYLES,
     axis_names,
     map_of,
     print_beside,
@@ -29,15 +28,16 @@ from toytrans.cli.tables import (
     print_panels,
     step_through,
 )
-from toytrans.cli.terminal import note, output, plain, printable
+from toytrans.cli.terminal import LOOKS, drawn_cell, note, output, plain, printable
 from toytrans.errors import HOW_TO_SEPARATE, UserError
 from toytrans.files import json_text
 from toytrans.inspection import masks, other_libraries, walkthrough
+from toytrans.inspection.panels import CLOSED, count, mark
 from toytrans.inspection.shown import ATTENTIONS, InspectedBatch
-from toytrans.inspection.table import CLOSED, Table, count
 from toytrans.inspection.walkthrough import PAIRS, Pairs
 from toytrans.report import inspected as pages
 from toytrans.report.page import Section, page
+from toytrans.table import Table
 
 MOST_PAIRS = 3
 """Of a batch whose tokens are all on the first screen."""
@@ -182,7 +182,7 @@ def _masks_of_pair(inspected: InspectedBatch, row: int) -> list[Text]:
     for attention, title in ATTENTIONS.items():
         queries, keys = ([names[i] for i in ids[row].tolist()] for ids in inspected.ids(attention))
         styled = [
-            [(mark.ljust(2), STYLES[mark]) for mark, _ in line]
+            [(cell.ljust(2), LOOKS[cell.look]) for cell in line]
             for line in inspected.cells(attention, row)
         ]
         blocks.append(map_of([Text(title, "bold")], queries, keys, styled, 2))
@@ -193,13 +193,13 @@ def _print_tokens(inspected: InspectedBatch, row: int) -> None:
     """The tokens of a pair, and below each label whether the loss counts it."""
     console = output()
     lines = {name: inspected.names(ids[row]) for name, ids in inspected.batch.named().items()}
-    lines["loss"] = inspected.loss_marks(row)
+    lines["loss"] = list(map(mark, inspected.loss_marks(row)))
     columns = zip_longest(*lines.values(), fillvalue="")
     widths = [max(cell_len(printable(cell)) for cell in column) for column in columns]
     for name, cells in lines.items():
         text = Text(f"{name:8}")
         for cell, width in zip(cells, widths, strict=False):
-            shown = plain(cell, STYLES.get(cell, "") if name == "loss" else "")
+            shown = drawn_cell(cell)
             text.append_text(shown).append(" " * (width - cell_len(shown.plain) + 1))
         text.rstrip()
         console.print(text)
@@ -211,10 +211,10 @@ def _facts(inspected: InspectedBatch, row: int) -> Iterator[str]:
     is_sound, batch = True, inspected.batch
     for name, title in ATTENTIONS.items():
         cells = [cell for line in inspected.reasons(name)[row] for cell in line]
-        for mark, what in (("!", "open on a pad or the future"), ("?", "closed for no reason")):
-            if wrong := cells.count(mark):
+        for letter, what in (("!", "open on a pad or the future"), ("?", "closed for no reason")):
+            if wrong := cells.count(letter):
                 is_sound = False
-                yield f"{title}: {wrong} cells ({mark}) are {what}."
+                yield f"{title}: {wrong} cells ({letter}) are {what}."
     if is_sound:
         src, tgt_in = (inspected.pads(ids[row]) for ids in (batch.src, batch.tgt_in))
         there = f"No query sees a pad; src has {src}, tgt_in {tgt_in}."

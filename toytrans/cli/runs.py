@@ -8,10 +8,11 @@ from typing import Annotated
 import typer
 
 from toytrans.cli.common import AsJson
-from toytrans.cli.terminal import Progress, note, print_table
+from toytrans.cli.terminal import Progress, note, show
 from toytrans.config.faults import fault_remark
 from toytrans.errors import UserError, share
 from toytrans.files import json_text
+from toytrans.table import Table, TextColumn
 from toytrans.training.listing import list_runs
 
 UNITS = {"d": 86400, "h": 3600, "min": 60, "s": 1}
@@ -51,5 +52,5 @@ def runs(
         since = f"{int(run.age_s / UNITS[unit])} {unit}"
         rows.append((str(run.path), f"{state}{more}", best, since, f"{run.size / 1e6:,.1f} MB"))
     caption = "exact match: the best on validation pairs, free-running"
-    numbers = ("exact match", "age", "size")
-    print_table(("run", "state"), numbers, rows, box=None, caption=caption)
+    columns = TextColumn("run"), TextColumn("state"), "exact match", "age", "size"
+    show(Table("", columns, rows, [caption]), box=None)

@@ -14,18 +14,14 @@ from rich.padding import Padding
 from rich.table import Table as Grid
 from rich.text import Text
 
-from toytrans.cli.terminal import output, plain, printable
+from toytrans.cli.terminal import drawn_cell, output, plain, printable
 from toytrans.errors import UserError, did_you_mean
-from toytrans.inspection.table import CLOSED, Table
+from toytrans.table import Table
 from toytrans.tokens import SPECIALS
 
 GAP = "  "
 NARROWEST = 36
 """The least width of a table that is printed beside another."""
-
-STYLES = {"1": "bold", CLOSED: "dim", ".": "dim"}
-STYLES |= dict.fromkeys("?!x", "bold red") | dict.fromkeys("ptbq", "magenta")
-"""Of the marks in the cells of masks."""
 
 QUIT, BACK = ("q", "Q"), ("b", "B", "\x1b[D", "\x1bOD", "\xe0K")
 """Keys; the left arrow as terminals and as Windows send it."""
@@ -40,9 +36,9 @@ LONGEST = 8
 
 
 def print_tables(tables: Iterable[Table]) -> None:
-    """Print tables of one number side by side if the width allows, else below one another."""
+    """Print tables of one panel side by side if the width allows, else below one another."""
     console = output()
-    for _, group in groupby(tables, lambda table: table.number):
+    for _, group in groupby(tables, lambda table: table.panel):
         waiting = [part for table in group for part in _parts(table, console.width)]
         while waiting:
             ends = accumulate(_width(table) + len(GAP) for table in waiting)
@@ -65,11 +61,11 @@ def _parts(table: Table, width: int) -> Iterator[Table]:
     while stop < len(widths):
         start, ends = stop, accumulate(wide + 1 for wide in widths[stop:])
         stop += max(1, sum(left + 2 + end <= width for end in ends))
-        rows = [(label, cells[start:stop]) for label, cells in table.rows]
-        part = replace(table, columns=table.columns[start:stop], rows=rows)
+        rows = [[row[0], *row[start + 1 : stop + 1]] for row in table.rows]
+        part = replace(table, columns=["", *table.headings[start + 1 : stop + 1]], rows=rows)
         if start:
-            name = f"columns {start} to {stop - 1} of {len(widths)}, continued"
-            part = replace(part, name=name, shape="", legend="")
+            title = f"columns {start} to {stop - 1} of {len(widths)}, continued"
+            part = replace(part, title=title, above=())
         yield part if stop == len(widths) else replace(part, notes=())
     if not widths:
         yield table
@@ -77,41 +73,36 @@ def _parts(table: Table, width: int) -> Iterator[Table]:
 
 def _widths(table: Table) -> list[int]:
     """The widths of the labels and of all columns."""
-    lines = [("", *table.columns), *((label, *cells) for label, cells in table.rows)]
-    columns = zip(*lines, strict=True) if table.columns else ()
+    columns = zip(table.headings, *table.rows, strict=True) if table.columns else ()
     return [max(cell_len(printable(cell)) for cell in column) for column in columns]
 
 
 def _width(table: Table) -> int:
     cells = sum(width + 1 for width in _widths(table)) + 1
-    return max(cells, cell_len(_title(table)), cell_len(table.shape) + 2, NARROWEST)
-
-
-def _title(table: Table) -> str:
-    return printable(f"{table.number} {table.name}")
+    shape = cell_len(table.above[0]) + 2 if table.above else 0
+    return max(cells, cell_len(printable(table.heading)), shape, NARROWEST)
 
 
 def _drawn(table: Table) -> tuple[RenderableType, RenderableType, RenderableType]:
     """What stands above the cells, the cells, and the notes."""
-    above = [plain(text, "dim") for text in (table.shape, table.legend) if text]
+    above = [plain(text, "dim") for text in table.above]
     notes = [plain(note, "bold" * note.startswith("Trap:")) for note in table.notes]
     cells = Grid(box=None, padding=(0, 0, 0, 1), header_style="")
-    for column in ("", *table.columns) if table.columns else ():
+    for column in table.headings:
         cells.add_column(plain(column), justify="right", no_wrap=True)
-    for label, line in table.rows if table.columns else ():
-        styles = STYLES if table.marks else {}
-        cells.add_row(plain(label), *(plain(cell, styles.get(cell, "")) for cell in line))
-    head = Text(_title(table), "bold"), Padding(Group(*above), (0, 0, 0, 2))
+    for row in table.rows:
+        cells.add_row(*map(drawn_cell, row))
+    head = plain(table.heading, "bold"), Padding(Group(*above), (0, 0, 0, 2))
     return Group(*head), Padding(cells, (0, 0, 0, 1)), Padding(Group(*notes), (0, 0, 0, 2))
 
 
 def step_through(tables: Iterable[Table]) -> None:
-    """Print the tables of one number per key press on a terminal, otherwise all at once.
+    """Print the tables of one panel per key press on a terminal, otherwise all at once.
 
     b and the left arrow go back; q and Ctrl-D quit; Ctrl-C quits with exit code 130.
     """
     waits = sys.stdin.isatty() and sys.stdout.isatty()
-    steps = [list(group) for _, group in groupby(tables, lambda table: table.number)]
+    steps = [list(group) for _, group in groupby(tables, lambda table: table.panel)]
     step = 0
     while step < len(steps):
         print_tables(steps[step])
@@ -132,11 +123,11 @@ def step_through(tables: Iterable[Table]) -> None:
 
 
 def print_panels(tables: Iterable[Table], panel: str) -> None:
-    """Print the tables of a number, or whose title has a text in it, apart from the name of a run;
+    """Print the tables of a panel, or whose title has a text in it, apart from the name of a run;
     or all. Raises UserError for an unknown panel."""
     tables = list(tables)
-    titles = [_title(table).partition(", weights of ")[0].casefold() for table in tables]
-    chosen = [table for table in tables if panel in ("all", table.number)] or [
+    titles = [table.heading.partition(", weights of ")[0].casefold() for table in tables]
+    chosen = [table for table in tables if panel in ("all", table.panel)] or [
         table for table, title in zip(tables, titles, strict=True) if panel.casefold() in title
     ]
     if not chosen:
@@ -152,10 +143,10 @@ def print_names(tables: Iterable[Table], *more: str) -> None:
 
 
 def _names(tables: Iterable[Table]) -> list[str]:
-    """Each number with the start of its first title."""
+    """Each panel with the start of its first title."""
     names: dict[str, str] = {}
     for table in tables:
-        names.setdefault(table.number, re.split("[,:]", _title(table))[0])
+        names.setdefault(table.panel, re.split("[,:]", printable(table.heading))[0])
     return list(names.values())
 
 

@@ -4,7 +4,6 @@ import contextlib
 import os
 import sys
 import time
-from collections.abc import Iterable, Sequence
 from typing import Any, TextIO
 
 from rich.box import SIMPLE_HEAD
@@ -14,7 +13,7 @@ from rich.text import Text
 
 from toytrans.errors import UserError
 from toytrans.errors import printable as printable
-from toytrans.table import Table, TextColumn
+from toytrans.table import Cell, Table, TextColumn
 
 
 def note(message: str, file: TextIO | None = None) -> None:
@@ -120,31 +119,14 @@ def plain_lines(text: str) -> Text:
     return Text("\n").join(plain(line) for line in text.split("\n"))
 
 
-def print_table(
-    texts: Sequence[str],
-    numbers: Sequence[str],
-    rows: Iterable[Sequence[str | Text]],
-    last: str = "",
-    **style: Any,
-) -> None:
-    """Print columns of text, of numbers, and a last one of text. style: as Rich's Table takes it.
+LOOKS = {"open": "bold", "closed": "dim", "wrong": "bold red", "reason": "magenta"}
+LOOKS |= {"PASS": "green", "FAIL": "bold red", "strong": "bold", "faint": "dim"}
+"""How a cell is drawn that has a look."""
 
-    Numbers are never folded: 80 columns are printed on a terminal that is narrower.
-    """
-    given: dict[str, Any] = {"box": SIMPLE_HEAD, "padding": (0, 1, 0, 0), "pad_edge": False} | style
-    table = RichTable(title_justify="left", title_style="bold", caption_justify="left", **given)
-    for heading in texts:
-        table.add_column(plain_lines(heading), overflow="fold")
-    for heading in numbers:
-        table.add_column(plain_lines(heading), justify="right", no_wrap=True)
-    if last:
-        table.add_column(last, overflow="fold")
-    for row in rows:
-        table.add_row(*(plain(cell) if isinstance(cell, str) else cell for cell in row))
-    console = output()
-    if numbers and console.width < 80:
-        table.width = 80
-    console.print(table, crop=False)
+
+def drawn_cell(cell: Any) -> Text:
+    """A cell of a table, in the style of its look."""
+    return plain(str(cell), LOOKS.get(cell.look, "") if isinstance(cell, Cell) else "")
 
 
 def show(table: Table, **style: Any) -> None:
@@ -156,15 +138,15 @@ def show(table: Table, **style: Any) -> None:
     if table.title:  # on a line of its own: the title of a narrow table would be folded
         console.print(plain(table.title), style="bold" if table.rows else "", soft_wrap=True)
     if table.rows:
-        given: dict[str, Any] = {"box": SIMPLE_HEAD, "padding": (0, 1, 0, 0)} | style
-        grid = RichTable(**given)
+        looks: dict[str, Any] = {"box": SIMPLE_HEAD, "padding": (0, 1, 0, 0)} | style
+        grid = RichTable(pad_edge=False, **looks)
         for column in table.columns:
             if isinstance(column, TextColumn):
                 grid.add_column(plain_lines(column.heading), overflow="fold")
             else:
                 grid.add_column(plain_lines(column), justify="right", no_wrap=True)
         for row in table.rows:
-            grid.add_row(*(plain(str(cell)) for cell in row))
+            grid.add_row(*map(drawn_cell, row))
         if console.width < 80:
             grid.width = 80
         console.print(grid, crop=False)

@@ -35,15 +35,16 @@ from toytrans.cli.tables import (
     print_panels,
     print_tables,
 )
-from toytrans.cli.terminal import note, output, plain, print_table, printable
+from toytrans.cli.terminal import note, output, plain, printable, show
 from toytrans.errors import UserError, share
 from toytrans.figures import drawn
 from toytrans.files import json_text
 from toytrans.inspection import trace as traces
 from toytrans.inspection.heads import AttentionMaps, Choice, HeadMap, HeadReport, maps_of_batch
+from toytrans.inspection.panels import CLOSED
 from toytrans.inspection.shown import InspectedBatch
-from toytrans.inspection.table import CLOSED
 from toytrans.inspection.trace import Trace
+from toytrans.table import Cell, Table, TextColumn
 from toytrans.tokens import PAD_ID, SPECIALS
 
 if TYPE_CHECKING:
@@ -193,17 +194,17 @@ def _print_maps(maps: AttentionMaps) -> None:
 
 def _print_rules(maps: AttentionMaps) -> None:
     """One line for each head, and what the numbers mean."""
-    console, rows = output(), []
+    console, rows = output(), list[list[str]]()
     console.print()
     for each in maps.heads:
         best, counts = each.best, bool(each.queries)
         interval = f"{best.low:.3f}..{best.high:.3f}"
         numbers = (share(best.share), interval, share(best.weight), f"{best.chance:.3f}")
-        label = Text(_label(each), "bold" if best.holds else "dim")
-        place = (each.part, str(each.layer), str(each.head))
-        rows.append((*place, label, *(numbers if counts else "----")))
-    headings = ("part", "layer", "head", "what it does"), ("share", "95%", "weight", "chance")
-    print_table(*headings, rows, box=None)
+        label = Cell(_label(each), "strong" if best.holds else "faint")
+        place = each.part, str(each.layer), str(each.head)
+        rows.append([*place, label, *(numbers if counts else "----")])
+    texts = map(TextColumn, ("part", "layer", "head", "what it does"))
+    show(Table("", [*texts, "share", "95%", "weight", "chance"], rows), box=None)
     counted = {each.part: each.queries for each in maps.heads}
     queries = ", ".join(f"{part} {count:,}" for part, count in counted.items())
     meaning = MEANING.format(basis=maps.basis, queries=queries)

@@ -8,22 +8,23 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from toytrans.inspection.record import AttentionCall
-from toytrans.inspection.shown import InspectedBatch, batch_of_sequences, fresh
-from toytrans.inspection.table import (
+from toytrans.inspection.panels import (
     CLOSED,
-    Table,
     distance,
     number,
     numbers,
+    panel,
     shape_of,
     tiny,
 )
+from toytrans.inspection.record import AttentionCall
+from toytrans.inspection.shown import InspectedBatch, batch_of_sequences, fresh
 from toytrans.inspection.trace import Trace, layout, memory_tables, split_heads, trace
 from toytrans.inspection.walkthrough import TINY
 from toytrans.model.attention import AttentionContext, AttentionSteps, eager_attention
 from toytrans.model.masks import causal_mask, padding_mask
 from toytrans.model.transformer import Transformer
+from toytrans.table import Table
 from toytrans.tokens import EOS_ID, PAD_ID, Vocabulary
 
 
@@ -70,7 +71,7 @@ def scale() -> list[Table]:
     }
     even = math.log(64)
     rows = [(name, numbers(values)) for name, values in measured.items()]
-    table = Table(
+    table = panel(
         "1",
         "With the scale 1 / root of d_head, and without",
         [str(width) for width in WIDTHS],
@@ -101,7 +102,7 @@ def _plot(
         rows.append((tick(level / height * top), cells))
     columns = [str(width) for width in WIDTHS]
     legend = "x = without the scale, o = with it, * = both; d_head across"
-    return Table("2", title, columns, rows, legend=legend, marks=True)
+    return panel("2", title, columns, rows, legend=legend, marks=True)
 
 
 # Heads ---------------------------------------------------------------------------------------
@@ -127,7 +128,7 @@ def heads() -> list[Table]:
     tensors = {name: traced.tensors[name] for name in path if name != "unmasked_weights"}
     short = {PAD_ID: CLOSED, EOS_ID: "E"}
     cells = [[short.get(i) or vocabulary.name(i) for i in ids] for ids in batch.src.tolist()]
-    table = Table(
+    table = panel(
         "1",
         "Ten ragged lists, padded",
         [str(place) for place in range(batch.src.shape[1])],
@@ -154,7 +155,7 @@ def _leaks_of_lists(traced: Trace) -> Table:
         means = [(~places).double().mean(), *(share[row][:, places].mean() for share in shares)]
         rows.append((f"list {row + 1}", [number(mean, 3) for mean in means]))
     without, with_mask = (number(share.transpose(1, 2)[real].mean(), 3) for share in shares)
-    return Table(
+    return panel(
         "4",
         "Attention that leaks onto pads",
         ["pads", "leak, no mask", "leak, mask"],
@@ -208,7 +209,7 @@ def sdpa() -> list[Table]:
     ):
         means = _entropy(scaled.weights).mean(), scaled.weights.amax(-1).mean()
         rows.append((name, [number(value, 3) for value in (scaled.scores.var(), *means)]))
-    roots = Table(
+    roots = panel(
         "2",
         f"The scale of {SPLIT} heads {DK // SPLIT} wide",
         ["variance of scores", "entropy", "largest weight"],
@@ -258,7 +259,7 @@ def projections() -> list[Table]:
         rows.append((name, [*sizes, tiny(distance(each, wide.get(name, output)))]))
     in_small = weights.numel() + biases.numel()
     in_wide = sum(each.numel() for each in module.in_proj.parameters())
-    table = Table(
+    table = panel(
         "1",
         "Small projections compared with the wide one",
         ["shape", "largest number", "largest difference"],
@@ -298,7 +299,7 @@ def decoding(inspected: InspectedBatch, row: int) -> list[Table]:
     same = "Row t of the pass is step t of decoding, to rounding"
     if worst > 1e-9:
         same = "Row t of the pass is NOT step t of decoding: a fault is in it"
-    table = Table(
+    table = panel(
         "1",
         "One pass compared with the steps: largest difference of any logit",
         [f"{t}: {name}" for t, name in enumerate(inspected.names(tgt_in[row, :places]))],

@@ -18,6 +18,7 @@ from dataclasses import asdict, dataclass
 from typing import Any, NamedTuple
 
 import torch
+from markupsafe import Markup
 from torch import Tensor
 
 from toytrans.data.batches import Batch, evaluation_batches, make_batch
@@ -25,12 +26,12 @@ from toytrans.data.open import open_dataset
 from toytrans.data.pairs import Pairs
 from toytrans.errors import UserError
 from toytrans.evaluation import BATCH_TOKENS
-from toytrans.html import Cell, html_beside, html_table
+from toytrans.inspection.panels import CLOSED
 from toytrans.inspection.record import Part, capture
 from toytrans.inspection.shown import batch_of_run, translated
-from toytrans.inspection.table import CLOSED
 from toytrans.model.seq2seq import Seq2Seq
 from toytrans.scores import wilson_interval
+from toytrans.table import STYLE, Cell, Table, beside_html
 from toytrans.tokens import BOS_ID, EOS_ID, FIRST_SYMBOL_ID, PAD_ID
 from toytrans.training.run import Run
 
@@ -296,28 +297,29 @@ class AttentionMaps:
     def _repr_html_(self) -> str:
         """The weights of each head below its rule: blue for 1, white for 0."""
         title, name = f"{self.run.title}; rules measured on {self.basis}", self.run.vocabulary.name
-        return "".join(
-            html_beside(
+        return STYLE + Markup("").join(
+            beside_html(
                 f"Attention of {title}; pair {row + 1}: queries down, keys across",
-                map(_map_html, self.of_pair(row, name)),
+                map(_table_of_head, self.of_pair(row, name)),
             )
             for row in range(len(self.batch.src))
         )
 
 
-def _map_html(shown: HeadMap) -> str:
-    rows = []
+def _table_of_head(shown: HeadMap) -> Table:
+    rows: list[list[str]] = []
     for query, line in zip(shown.queries, shown.weights, strict=True):
-        cells = []
+        cells = [query]
         for key, weight in zip(shown.keys, line, strict=True):
             if weight is None:
-                cells.append(Cell(CLOSED, f"{query} -> {key}: masked"))
+                cells.append(Cell(CLOSED, says=f"{query} -> {key}: masked"))
                 continue
             light = round(255 - 180 * weight)
             says = f"{query} -> {key}: {weight:.4f}"
-            cells.append(Cell(f"{weight:.2f}", says, f"rgb({light}, {light}, 255)"))
-        rows.append((query, cells))
-    return html_table(shown.head.title, shown.keys, rows)
+            colour = f"rgb({light}, {light}, 255)"
+            cells.append(Cell(f"{weight:.2f}", says=says, colour=colour))
+        rows.append(cells)
+    return Table(shown.head.title, ["", *shown.keys], rows, kind="mask")
 
 
 def maps_of(

@@ -5,10 +5,11 @@ import math
 
 import torch
 
+from toytrans.inspection.panels import mask_cells, number, numbers, panel, shape_of
 from toytrans.inspection.shown import ATTENTIONS, InspectedBatch
-from toytrans.inspection.table import Table, mask_cells, number, numbers, shape_of
 from toytrans.model.attention import AttentionContext
 from toytrans.model.masks import padding_mask
+from toytrans.table import Table
 
 
 def rows_without_keys(inspected: InspectedBatch) -> Table:
@@ -32,7 +33,7 @@ def rows_without_keys(inspected: InspectedBatch) -> Table:
     uniform = lowest.softmax(-1)
     keys = inspected.names(src[row])
     on_pads = number(uniform[~padding_mask(src[row])].sum(), 3)
-    return Table(
+    return panel(
         "7",
         "Queries without a visible key",
         keys,
@@ -83,7 +84,7 @@ def softmax_of_a_row(inspected: InspectedBatch) -> Table:
         weights = each.weights[place]
         pads, later = (number(weights[x].sum(), 3) for x in (~real[row], future & real[row]))
         leaks.append(f"{how} the mask {pads} of the weight is on pads and {later} on later tokens.")
-    return Table(
+    return panel(
         "8",
         f"Softmax of one row: decoder self-attention, pair {row + 1}, query {names[query]} "
         f"(place {query})",

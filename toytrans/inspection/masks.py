@@ -12,16 +12,17 @@ from torch import Tensor
 
 from toytrans.config.schema import PadMask
 from toytrans.inspection.mask_effects import rows_without_keys, softmax_of_a_row
-from toytrans.inspection.shown import ATTENTIONS, REASONS, InspectedBatch
-from toytrans.inspection.table import (
+from toytrans.inspection.panels import (
     CLOSED,
-    Table,
     count,
     label,
     mask_cells,
+    panel,
     shape_of,
 )
+from toytrans.inspection.shown import ATTENTIONS, REASONS, InspectedBatch
 from toytrans.model.masks import MaskMaker, causal_mask, padding_mask
+from toytrans.table import Table
 from toytrans.tokens import PAD_ID
 
 MARKS = f"1 = may attend, {CLOSED} = masked; queries down, keys across"
@@ -43,7 +44,7 @@ def tables(inspected: InspectedBatch) -> Iterator[Table]:
         "Here 1 = True = may attend, as in scaled_dot_product_attention. Other libraries mean the "
         "opposite: --as LIBRARY prints these masks in a library's own convention."
     )
-    yield Table("9", "Polarity", [], [], notes=(note,))
+    yield panel("9", "Polarity", [], [], notes=(note,))
 
 
 def notes_of_batch(inspected: InspectedBatch) -> tuple[str, str]:
@@ -66,7 +67,7 @@ def pair_table(inspected: InspectedBatch, row: int) -> Table:
         real.append(f"{name} {int(padding_mask(ids[row]).sum())} of {ids.shape[1]}")
     lines.append(("loss", inspected.loss_marks(row)))
     width = max(len(cells) for _, cells in lines)
-    return Table(
+    return panel(
         "1",
         f"Batch, pair {row + 1}",
         [str(place) for place in range(width)],
@@ -148,7 +149,7 @@ def _reasons(inspected: InspectedBatch, row: int, name: str) -> Table:
     if wrong:
         notes.append(f"{count(wrong, 'cell')} (!) visible, but a pad key or the future")
     shown = [letter for letter in REASONS if letter in "ptbq" or letter in counts]
-    return Table(
+    return panel(
         "6",
         f"Reasons, {label(name)}, pair {row + 1}",
         keys,
@@ -185,4 +186,4 @@ def _mask(
     shapes: Sequence[Tensor] = [mask, full] if ids is None else [ids, mask, full]
     shape = shape_of(*(each.shape for each in shapes))
     rows = list(zip(queries, cells, strict=True))
-    return Table(number, f"{name}, pair {row + 1}", keys, rows, shape, MARKS, notes, marks=True)
+    return panel(number, f"{name}, pair {row + 1}", keys, rows, shape, MARKS, notes, marks=True)

@@ -35,9 +35,10 @@ from torch import Tensor
 
 from toytrans.errors import UserError
 from toytrans.inspection.masks import pair_table
+from toytrans.inspection.panels import number, panel, shape_of
 from toytrans.inspection.shown import ATTENTIONS, InspectedBatch, Masks
-from toytrans.inspection.table import Table, number, shape_of
 from toytrans.model.masks import causal_mask
+from toytrans.table import Table
 
 LIBRARIES = (
     *("torch-mha", "torch-sdpa", "additive", "hf", "x-transformers"),
@@ -150,7 +151,7 @@ def converted(inspected: InspectedBatch, library: str) -> Iterator[Table]:
             names = queries if len(table) == len(queries) else ["all"] * len(table)
             short = number if table.is_floating_point() else lambda value: str(value)[0]
             cells = [[short(value) for value in line] for line in table.tolist()]
-            yield Table(
+            yield panel(
                 library,
                 f"{ATTENTIONS[attention]}: {argument}, pair {row + 1}",
                 keys,
@@ -165,4 +166,4 @@ def converted(inspected: InspectedBatch, library: str) -> Iterator[Table]:
             "attention_mask is two masks here: run the encoder with the first. The call of the "
             "model then takes encoder_outputs, and the last."
         )
-    yield Table("9", "Polarity", [], [], notes=tuple(notes))
+    yield panel("9", "Polarity", [], [], notes=tuple(notes))

@@ -6,6 +6,7 @@ from functools import cached_property
 from typing import Any, NamedTuple
 
 import torch
+from markupsafe import Markup
 from torch import Tensor
 
 from toytrans.config.faults import fault_remark
@@ -15,15 +16,15 @@ from toytrans.data.files import encode_pairs
 from toytrans.data.formats import TextPair
 from toytrans.data.open import open_dataset
 from toytrans.data.pairs import DataFacts, Dataset
-from toytrans.html import Cell, html_beside, html_table
+from toytrans.inspection.panels import CLOSED, mark
 from toytrans.inspection.record import AttentionCall, Part, capture
-from toytrans.inspection.table import CLOSED
 from toytrans.model.build import as_transformer, build_model
 from toytrans.model.decoding import search
 from toytrans.model.masks import causal_mask, padding_mask
 from toytrans.model.seq2seq import Seq2Seq
 from toytrans.model.transformer import Transformer
 from toytrans.resolve import resolve
+from toytrans.table import STYLE, Cell, Table, beside_html
 from toytrans.tokens import BOS_ID, EOS_ID, PAD_ID, Vocabulary, vocabulary_of
 from toytrans.training.optimization import objective_of
 from toytrans.training.run import Run
@@ -46,10 +47,6 @@ REASONS = {
     "!": "visible, but a pad key or the future",
 }
 """Why a cell is masked; the last one is wrongly visible."""
-
-COLOURS = {"1": "#b7e1c0", CLOSED: "#dddddd"}
-WRONG = "#f2a6a6"
-"""Behind the cells of a mask."""
 
 
 class Masks(NamedTuple):
@@ -141,8 +138,15 @@ class InspectedBatch:
             code[cells] = value
         return [[[letters[i] for i in line] for line in grid] for grid in code.tolist()]
 
-    def cells(self, name: str, row: int) -> list[list[tuple[str, str]]]:
-        """Of one pair, each cell and what it says: 1 is open, CLOSED masked, ! and ? are wrong."""
+    def table(self, name: str, row: int) -> Table:
+        """The mask of one pair: queries down, keys across."""
+        queries, keys = self.tokens(name, row)
+        lines = zip(queries, self.cells(name, row), strict=True)
+        rows = [[query, *cells] for query, cells in lines]
+        return Table(ATTENTIONS[name], ["", *keys], rows, kind="mask")
+
+    def cells(self, name: str, row: int) -> list[list[Cell]]:
+        """Of one pair, each cell: 1 is open, CLOSED masked, ! and ? are wrong."""
         queries, keys = self.tokens(name, row)
         lines = []
         for q, line in enumerate(self.reasons(name)[row]):
@@ -151,7 +155,7 @@ class InspectedBatch:
                 state = "open" if letter in "1!" else "closed"
                 why = f": {REASONS[letter]}" if letter != "1" else ""
                 says = f"query {q} {queries[q]}, key {k} {keys[k]}: {state}{why}"
-                cells.append((letter if letter in "1!?" else CLOSED, says))
+                cells.append(mark(letter if letter in "1!?" else CLOSED, says))
             lines.append(cells)
         return lines
 
@@ -193,19 +197,11 @@ class InspectedBatch:
 
     def _repr_html_(self) -> str:
         """The three masks of each pair: queries down, keys across."""
-        pairs = []
-        for row in range(len(self.batch.src)):
-            grids = []
-            for name, title in ATTENTIONS.items():
-                queries, keys = self.tokens(name, row)
-                cells = [
-                    [Cell(mark, says, COLOURS.get(mark, WRONG)) for mark, says in line]
-                    for line in self.cells(name, row)
-                ]
-                grids.append(html_table(title, keys, zip(queries, cells, strict=True)))
-            title = f"pair {row + 1}, {self.weights}; queries down, keys across"
-            pairs.append(html_beside(title, grids))
-        return "".join(pairs)
+        about = f"{self.weights}; queries down, keys across"
+        return STYLE + Markup("").join(
+            beside_html(f"pair {row + 1}, {about}", (self.table(name, row) for name in ATTENTIONS))
+            for row in range(len(self.batch.src))
+        )
 
 
 def fresh(make: Callable[[], Transformer], seed: int) -> Transformer:

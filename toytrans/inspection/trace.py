@@ -14,21 +14,22 @@ from torch.nn import functional as F
 
 from toytrans.errors import UserError
 from toytrans.inspection.masks import MARKS, pair_table
-from toytrans.inspection.record import AttentionCall, ModuleCall, Part, attentions, record_pass
-from toytrans.inspection.shown import ATTENTIONS, NAMES, InspectedBatch
-from toytrans.inspection.table import (
-    Table,
+from toytrans.inspection.panels import (
     distance,
     label,
     mask_cells,
     matrix,
     number,
+    panel,
     shape_of,
     tiny,
 )
+from toytrans.inspection.record import AttentionCall, ModuleCall, Part, attentions, record_pass
+from toytrans.inspection.shown import ATTENTIONS, NAMES, InspectedBatch
 from toytrans.model.attention import Attention
 from toytrans.model.layers import DecoderLayer, EncoderLayer, FeedForward, Residual
 from toytrans.model.masks import causal_mask, padding_mask
+from toytrans.table import Table
 
 SUBLAYERS: dict[Part, tuple[str, ...]] = {
     "encoder": ("attention", "feed_forward"),
@@ -264,14 +265,14 @@ def tables(traced: Trace, row: int, head: int) -> list[Table]:
     made += memory_tables(traced.tensors, traced.title)
     shown = (step for step in traced.steps if step.group)
     for _, steps in groupby(shown, lambda step: step.group):
-        place = str(int(made[-1].number) + 1)
+        place = str(int(made[-1].panel) + 1)
         made += [_value(traced, step, place, row, head) for step in steps]
-    return [*made, _accounted(str(int(made[-1].number) + 1), accounts(traced))]
+    return [*made, _accounted(str(int(made[-1].panel) + 1), accounts(traced))]
 
 
 def summary(tables: list[Table]) -> list[Table]:
     """The attention weights, what they are of, and whether the sums add up."""
-    weights = next(table for table in tables if table.name.startswith("weights"))
+    weights = next(table for table in tables if table.title.startswith("weights"))
     return [replace(weights, notes=(*tables[0].notes, *weights.notes, *tables[-1].notes))]
 
 
@@ -290,7 +291,7 @@ def layout(number: str, name: str, tensors: dict[str, Tensor], *notes: str) -> T
         rows.append((label(key), cells))
     columns = ["shape", "strides", "contiguous", "memory"]
     legend = "strides: how many elements apart neighbours along each axis are in memory"
-    return Table(number, name, columns, rows, legend=legend, notes=notes)
+    return panel(number, name, columns, rows, legend=legend, notes=notes)
 
 
 def memory_tables(tensors: dict[str, Tensor], title: str) -> Iterator[Table]:
@@ -313,7 +314,7 @@ def memory_tables(tensors: dict[str, Tensor], title: str) -> Iterator[Table]:
             notes.append(f"{call} works: at these sizes nothing has to move.")
         except RuntimeError as error:
             notes += [f"{call} fails: {str(error).splitlines()[0]}", so]
-    yield Table("3", "Into heads and back", [], [], notes=tuple(notes))
+    yield panel("3", "Into heads and back", [], [], notes=tuple(notes))
 
 
 def _value(traced: Trace, step: Step, place: str, row: int, head: int) -> Table:
@@ -323,7 +324,7 @@ def _value(traced: Trace, step: Step, place: str, row: int, head: int) -> Table:
     if name == "mask":
         cells = mask_cells(tensor[row, 0].expand(len(queries), -1))
         lines = list(zip(queries, cells, strict=True))
-        return Table(place, name, keys, lines, shape_of(tensor.shape), MARKS, marks=True)
+        return panel(place, name, keys, lines, shape_of(tensor.shape), MARKS, marks=True)
     values = tensor[row if len(tensor) > 1 else 0]  # one bias serves every pair
     title = label(name)
     if values.dim() == 3:
@@ -392,4 +393,4 @@ def _accounted(step: str, checked: list[dict[str, Any]]) -> Table:
     if wrong := [name for name, (*_, verdict) in rows if verdict == "NOT EQUAL"]:
         note = f"NOT accounted for: {', '.join(wrong)}. The layer has a fault."
     columns, legend = ["made of", "off by", ""], "largest differences over the whole batch"
-    return Table(step, "Accounted for", columns, rows, legend=legend, notes=(note,))
+    return panel(step, "Accounted for", columns, rows, legend=legend, notes=(note,))

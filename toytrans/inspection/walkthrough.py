@@ -14,22 +14,23 @@ from torch import Tensor
 from toytrans.config.schema import ModelSettings
 from toytrans.data.batches import Batch
 from toytrans.inspection import masks as mask_tables
-from toytrans.inspection.record import recording
-from toytrans.inspection.shown import InspectedBatch, batch_of_sequences, fresh
-from toytrans.inspection.table import (
+from toytrans.inspection.panels import (
     CLOSED,
-    Table,
     distance,
     mask_cells,
     matrix,
     number,
     numbers,
+    panel,
     shape_of,
     tiny,
 )
+from toytrans.inspection.record import recording
+from toytrans.inspection.shown import InspectedBatch, batch_of_sequences, fresh
 from toytrans.model.attention import AttentionSteps
 from toytrans.model.masks import MaskMaker, padding_mask
 from toytrans.model.transformer import Transformer
+from toytrans.table import Table
 from toytrans.tokens import vocabulary_of
 from toytrans.training.optimization import summed_loss
 
@@ -70,7 +71,7 @@ def steps(pairs: Pairs, origin: str = "") -> Iterator[Table]:
         logits = model.decode(batch.tgt_in, memory, batch.src)
     note = f"{origin}The model is tiny: width {WIDTH}, one head, one layer on each side, "
     notes = *mask_tables.notes_of_batch(inspected), f"{note}{inspected.weights}."
-    yield replace(mask_tables.pair_table(inspected, row), number="0", notes=notes)
+    yield replace(mask_tables.pair_table(inspected, row), panel="0", notes=notes)
     yield from _encoder(inspected, row)
     yield from _after_encoder(inspected, row, memory)
     yield from _decoder_self(inspected, row)
@@ -116,7 +117,7 @@ def _encoder(inspected: InspectedBatch, row: int) -> Iterator[Table]:
         f"{int(swapped.max())}) and serves them all, but each pair needs its own."
     )
     mask = mask_tables.source_pads(inspected, row)
-    yield replace(mask, number="4", name="Mask: source pads", notes=(note,))
+    yield replace(mask, panel="4", title="Mask: source pads", notes=(note,))
     note = "Masked cells are finite, so no row can turn into NaN."
     yield matrix("4", "Scores + mask", each.masked, names, names, note)
     note = "Each row sums to 1"
@@ -166,7 +167,7 @@ def _decoder_self(inspected: InspectedBatch, row: int) -> Iterator[Table]:
     note = "Before the mask: every place of the decoder's input asks every place."
     yield matrix("7a", "Decoder self-attention: scaled Q K^T", each.scores, names, names, note)
     for table in mask_tables.decoder_self(inspected, row):
-        yield replace(table, number="7b")
+        yield replace(table, panel="7b")
     note = (
         "Trap: leaving this attention out. The causal mask would then be applied to "
         "cross-attention, where it does not belong."
@@ -187,7 +188,7 @@ def _cross(inspected: InspectedBatch, row: int) -> Iterator[Table]:
     yield matrix("9", "Memory: values V", each.v, keys)
     note = "Before the mask. Target places down, source places across: not square in general."
     yield matrix("10", "Cross: scaled Q K^T", each.scores, names, keys, note)
-    yield replace(mask_tables.cross(inspected, row), number="11", name="Mask: source pads")
+    yield replace(mask_tables.cross(inspected, row), panel="11", title="Mask: source pads")
     right = inspected.full_mask("cross")[row]  # (T, S)
     larger = torch.ones_like(right)
     both = inspected.batch.src, inspected.batch.tgt_in
@@ -204,7 +205,7 @@ def _cross(inspected: InspectedBatch, row: int) -> Iterator[Table]:
         note = f"Trap: {trap}: {int(lost.sum())} of {int(right.sum())} cells would be lost."
         legend = f"x = a real source token masked by mistake, {CLOSED} = a pad"
         rows = list(zip(names, cells, strict=True))
-        yield Table("11", name, keys, rows, shape_of(right.shape), legend, (note,), marks=True)
+        yield panel("11", name, keys, rows, shape_of(right.shape), legend, (note,), marks=True)
     yield _weights("12", "Cross: softmax", each.weights, names, keys, "The pad's column is 0.")
     yield matrix("13", "Cross: weights x V", each.outputs, names)
 
@@ -217,7 +218,7 @@ def _loss(inspected: InspectedBatch, row: int, logits: Tensor) -> Table:
     total, tokens = float((losses * counted).sum()), int(counted.sum())
     of_pair = number((losses * counted)[row].sum())
     (cells,) = mask_cells(counted[[row]])
-    return Table(
+    return panel(
         "16",
         "Loss",
         [str(place) for place in range(labels.shape[1])],
@@ -244,7 +245,7 @@ def _conclusion(model: Transformer, batch: Batch) -> Table:
     difference = max(map(distance, gradients, others))
     largest = [f"{max(float(g.abs().max()) for g in each):.10f}" for each in (gradients, others)]
     count = sum(gradient.numel() for gradient in gradients)
-    return Table(
+    return panel(
         "17",
         "Conclusion: pad rows do no harm",
         ["keys", "keys and queries", "difference"],

@@ -10,48 +10,19 @@ from toytrans import __version__
 from toytrans.errors import printable
 
 
-class Cell(NamedTuple):
-    """Text, its class in style.css, and what a pointer over it reads out."""
-
-    text: str
-    looks: str = ""
-    says: str = ""
-
-
-class Grid(NamedTuple):
-    """A table. rows: text, HTML, numbers or `Cell`.
-
-    kind: classes in style.css. The first cell of a row names it where the kind is mask, facts or
-    labelled. A sortable grid gets buttons in its headings; one with a caption can be read with the
-    arrow keys.
-    """
-
-    heads: Sequence[str]
-    rows: Iterable[Sequence[Any]]
-    kind: str = "data"
-    caption: str = ""
-
-
-class Block(NamedTuple):
-    """Grids beside each other, with a heading, lines above and sentences below."""
-
-    grids: Sequence[Grid]
-    heading: str = ""
-    above: Sequence[str] = ()
-    below: Sequence[str] = ()
-
-
 class Section(NamedTuple):
-    """One part of a page. name: of its anchor. missing: what cannot be shown, and why. charts: SVG
-    by title."""
+    """One part of a page.
+
+    name: of its anchor. missing: what cannot be shown, and why. charts: SVG by title. blocks: below
+    one another, a table each or several beside each other, as toytrans/table.py writes them.
+    """
 
     name: str
     title: str
     text: str = ""
     missing: str = ""
     charts: Mapping[str, Markup] = {}
-    blocks: Sequence[Block] = ()
-    table: Grid | None = None
+    blocks: Sequence[Markup] = ()
 
 
 def lacking(sections: Iterable[Section]) -> list[str]:
@@ -68,7 +39,7 @@ def html(form: str, *texts: str) -> Markup:
     return Markup(form).format(*map(printable, texts))
 
 
-def _shown(value: Any) -> Any:
+def _printable(value: Any) -> Any:
     """Text whose control characters are shown. HTML that is ready stays as it is."""
     return printable(value) if isinstance(value, str) and not isinstance(value, Markup) else value
 
@@ -76,7 +47,7 @@ def _shown(value: Any) -> Any:
 _environment = Environment(
     loader=PackageLoader("toytrans.report"),
     autoescape=True,
-    finalize=_shown,
+    finalize=_printable,
     undefined=StrictUndefined,
     trim_blocks=True,
     lstrip_blocks=True,

@@ -4,9 +4,11 @@ A part that cannot be made says why in its place, so that a page of a damaged ru
 """
 
 import os
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
+
+from markupsafe import Markup
 
 from toytrans.checks.report import Report as Checks
 from toytrans.checks.run import check
@@ -20,8 +22,9 @@ from toytrans.evaluation import translate
 from toytrans.measurement import Measure, Result, split_of
 from toytrans.model.seq2seq import count_parameters
 from toytrans.report import charts
-from toytrans.report.page import Block, Cell, Grid, Section, html
+from toytrans.report.page import Section, html
 from toytrans.sweeps.comparison import compare, measures_of, of_one, runs_of
+from toytrans.table import Cell, Table, table_html
 from toytrans.training.folder import METRICS
 from toytrans.training.run import NOT_MEASURED, Run, state_of
 
@@ -112,7 +115,12 @@ def _inside(view: View, follow: Follow) -> Iterator[Section]:
     if view.folder is not None:
         yield _config(view.folder)
         rows = [(key, _text(value)) for key, value in view.folder.environment.items()]
-        yield Section("environment", "Environment", table=Grid((), rows, "facts"))
+        yield Section("environment", "Environment", blocks=[_facts(rows)])
+
+
+def _facts(rows: Iterable[tuple[str, str]]) -> Markup:
+    """Names, and beside each what there is to say of it."""
+    return table_html(Table("", ("", ""), list(rows), kind="facts"))
 
 
 def _summary(views: dict[str, View]) -> Section:
@@ -143,12 +151,12 @@ def _summary(views: dict[str, View]) -> Section:
             f"To see its masks and attention at work: `toytrans live {view.path}` writes a page "
             "in which the model itself runs."
         )
-        table = Grid((), first.items(), "facts")
-        return Section("summary", "Summary", text, "\n".join(missing), table=table)
+        facts = _facts(first.items())
+        return Section("summary", "Summary", text, "\n".join(missing), blocks=[facts])
     lines = [f"{listed(names)}: {line}" for line, names in missing.items()]
     text = "The buttons in the headings sort the table."
-    table = Grid(list(first), [list(row.values()) for row in rows.values()], "data sortable")
-    return Section("summary", "Runs", text=text, table=table, missing="\n".join(lines))
+    table = Table("", list(first), [[*row.values()] for row in rows.values()], kind="data sortable")
+    return Section("summary", "Runs", text, "\n".join(lines), blocks=[table_html(table)])
 
 
 def _beside(views: Sequence[View], follow: Follow) -> Section:
@@ -164,12 +172,7 @@ def _beside(views: Sequence[View], follow: Follow) -> Section:
         return (runs[path] or Run.open(path, device="cpu")).measure(measure)
 
     compared = compare(list(runs), asked=asked, take=take)
-    blocks = []
-    for shown in compared.tables():
-        if shown.rows:
-            blocks.append(Block([Grid(shown.headings, shown.rows)], shown.title, below=shown.notes))
-        else:
-            blocks.append(Block((), below=[shown.title]))
+    blocks = list(map(table_html, compared.tables()))
     drawn = charts.by_length(LENGTHS, compared)
     return Section("lengths", LENGTHS, charts=drawn, blocks=blocks)
 
@@ -183,10 +186,7 @@ def _lengths(run: Run) -> Section:
         f"Trained on lengths {low} to {high}. Each output is decoded greedily and counts if it "
         "equals its target to the end."
     )
-    blocks = [
-        Block([Grid(each.headings, each.rows)] if each.rows else (), each.title, below=each.notes)
-        for each in result.tables()
-    ]
+    blocks = list(map(table_html, result.tables()))
     drawn = charts.by_length(LENGTHS, of_one(run, result))
     return Section("lengths", LENGTHS, text=text, charts=drawn, blocks=blocks)
 
@@ -204,8 +204,8 @@ def _translations(run: Run) -> Section:
         for src, tgt, out in [*wrong[: SHOWN - 5], *right][:SHOWN]
     ]
     text = f"{len(wrong)} of {len(triples)} {split} pairs are wrong; a first error is marked."
-    table = Grid(["source", "target", "output", "right"], rows, "data tokens")
-    return Section("translations", "Translations", text=text, table=table)
+    table = Table("", ["source", "target", "output", "right"], rows, kind="data tokens")
+    return Section("translations", "Translations", text, blocks=[table_html(table)])
 
 
 def _marked(target: list[str], output: list[str]) -> str:
@@ -222,9 +222,10 @@ def _marked(target: list[str], output: list[str]) -> str:
 def _diagnosis(path: Path) -> Section:
     symptoms = examine(read_snapshot(path))
     rows = [[each.severity, each.what, each.evidence, each.remedy] for each in symptoms]
-    table = Grid(["severity", "symptom", "evidence", "remedy"], rows) if rows else None
-    text = "" if rows else "Nothing looks wrong."
-    return Section("doctor", "Diagnosis", text=text, table=table)
+    if not rows:
+        return Section("doctor", "Diagnosis", "Nothing looks wrong.")
+    table = Table("", ["severity", "symptom", "evidence", "remedy"], rows)
+    return Section("doctor", "Diagnosis", blocks=[table_html(table)])
 
 
 def _config(folder: Run) -> Section:
@@ -236,8 +237,8 @@ def _config(folder: Run) -> Section:
         for key, value in values.items()
     ]
     text = "The config states the bold values. The others are defaults, or follow from these."
-    table = Grid(["key", "value"], rows)
-    return Section("config", "Configuration", text=text, table=table)
+    table = Table("", ["key", "value"], rows)
+    return Section("config", "Configuration", text, blocks=[table_html(table)])
 
 
 def _text(value: Any) -> str:
@@ -253,5 +254,6 @@ def checks(report: Checks) -> Section:
         verdict = Cell(each.verdict, each.verdict.replace(" ", "-"))
         rows.append([each.name, each.title, verdict, seen])
     text = f"{report.subject}, {report.precision}: {report.end}. Tried: {report.scope}."
-    table = Grid(["check", "what it asks", "verdict", "what was seen"], rows, "data checks")
-    return Section("check", "Checks", text=text, table=table)
+    columns = ["check", "what it asks", "verdict", "what was seen"]
+    table = Table("", columns, rows, kind="data checks")
+    return Section("check", "Checks", text, blocks=[table_html(table)])

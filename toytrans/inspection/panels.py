@@ -1,9 +1,10 @@
-"""Tables whose cells are text, and the number formats in them. Importing this loads no torch."""
+"""Panels: the tables of `inspect-masks`, `trace` and `demo`, and the number formats in them."""
 
 import math
-from collections.abc import Iterable
-from dataclasses import dataclass
+from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING
+
+from toytrans.table import Cell, Table
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -14,26 +15,44 @@ CLOSED = "·"
 FEATURES, PLACES = 8, 12
 """How many features, and how many positions, are shown of a large tensor."""
 
+LOOKS = {"1": "open", CLOSED: "closed"} | dict.fromkeys("x!?", "wrong")
+LOOKS |= dict.fromkeys("ptbq", "reason")
+"""How the marks of masks look."""
 
-@dataclass(frozen=True)
-class Table:
-    """One table to be printed.
 
-    number: tables with the same number are printed side by side.
+def panel(
+    name: str,
+    title: str,
+    columns: Sequence[str],
+    rows: Iterable[tuple[str, Sequence[str]]],
+    shape: str = "",
+    legend: str = "",
+    notes: Sequence[str] = (),
+    *,
+    marks: bool = False,
+) -> Table:
+    """One table of a panel; those of one name, a number mostly, are printed side by side.
+
     columns, rows: cells as text. A column that starts with "|" summarizes its whole row.
     shape: the shape of the tensor shown, or its shapes before and after broadcasting.
     notes: sentences below the table. A note that starts with "Trap:" names a common mistake.
-    marks: the cells are those of a mask, which a terminal colours.
+    marks: the cells are those of a mask.
     """
+    made = mark if marks else str
+    return Table(
+        title,
+        ["", *columns] if columns else [],
+        [[label, *map(made, cells)] for label, cells in rows] if columns else [],
+        notes,
+        above=[line for line in (shape, legend) if line],
+        kind="mask" if marks else "labelled data tokens",
+        panel=name,
+    )
 
-    number: str
-    name: str
-    columns: list[str]
-    rows: list[tuple[str, list[str]]]
-    shape: str = ""
-    legend: str = ""
-    notes: tuple[str, ...] = ()
-    marks: bool = False
+
+def mark(text: str, says: str = "") -> Cell:
+    """A cell of a mask. says: why it is open or closed."""
+    return Cell(text, LOOKS.get(text, ""), says)
 
 
 def mask_cells(mask: "Tensor") -> list[list[str]]:
@@ -42,8 +61,8 @@ def mask_cells(mask: "Tensor") -> list[list[str]]:
 
 
 def matrix(
-    number: str,
     name: str,
+    title: str,
     values: "Tensor",
     rows: list[str],
     columns: list[str] | None = None,
@@ -62,15 +81,15 @@ def matrix(
     columns = columns or [f"d{k + 1}" for k in range(width)]
     cells = [numbers(line, digits) for line in values[:PLACES, window]]
     bars: list[str] = []
-    for title, column in (summaries or {}).items():
-        texts = [title, *numbers(column[: len(cells)], digits)]
+    for heading, column in (summaries or {}).items():
+        texts = [heading, *numbers(column[: len(cells)], digits)]
         for line, text in zip((bars, *cells), texts, strict=True):
             line.append(f"| {text:>{max(map(len, texts))}}")
     table = list(zip(rows, cells, strict=False))
     shape = shape_of(values.shape)
     hidden = {"row": height - len(cells), "column": width - len(columns[window])}
     shape += "".join(f", {count(n, f'more {thing}')}" for thing, n in hidden.items() if n)
-    return Table(number, name, [*columns[window], *bars], table, shape, notes=notes)
+    return panel(name, title, [*columns[window], *bars], table, shape, notes=notes)
 
 
 def number(value: "float | Tensor", digits: int = 2) -> str:
