@@ -214,7 +214,7 @@ def rivals(folder: Path, seeds: range) -> Iterator[str]:
             cells.append(" ".join(f"{mean:.3f}" for mean in means))
         reached = [first_solved(run) for run in runs]
         yield f"| {name} | {' | '.join(cells)} | {', '.join(reached)} |"
-        settings = runs[0].config
+        settings = runs[0].settings
         dataset = open_dataset(settings)
         model = new_model(settings, dataset, "fp32", torch.device("cpu")).train()
         trainers[name] = Trainer(settings, dataset, model, "fp32")

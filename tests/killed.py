@@ -58,7 +58,7 @@ def last_step(run: Path) -> int:
 def assert_equal(run: Path, other: Path) -> None:
     """Weights, optimiser and random states bit for bit; progress and records but for the time."""
     ours, theirs = Run.open(run), Run.open(other)
-    assert ours.steps[-1] == theirs.steps[-1] == ours.config.train.max_steps
+    assert ours.steps[-1] == theirs.steps[-1] == ours.settings.train.max_steps
     assert tensors_of(run) == tensors_of(other)
     progress = [load_checkpoint(path, ours.steps[-1])[0].model_dump() for path in (run, other)]
     for each in progress:

@@ -106,7 +106,7 @@ def test_a_config_finds_the_code_beside_it_and_an_option_that_of_the_working_dir
         ("given", here, ("--set", "data.task=own.py:f")),
     ):
         assert command("train", "lab/c.yaml", "--out", run, *more).code == 0
-        assert Run.open(here / run).config.data.task == f"{folder}/own.py:f"
+        assert Run.open(here / run).settings.data.task == f"{folder}/own.py:f"
 
 
 def test_each_file_has_helpers_of_its_own(here: Path):

@@ -67,7 +67,7 @@ def test_a_file_a_dict_and_a_config_train_the_run_of_the_command(run: toytrans.R
     made = [toytrans.train(given) for given in (Path("c.yaml"), TINY, config)]
     assert [str(each.path) for each in made] == ["runs/c", "runs/copy", "runs/copy-2"]
     for each in made:
-        assert each.config == resolve(config) and not each.unfinished
+        assert each.settings == resolve(config) and not each.unfinished
         assert checkpoints_of(each.path) == checkpoints_of(run.path) != {}
         assert records_of(each.path) == records_of(run.path)
     assert TINY["data"]["task"] == "copy", "a dict stays as it is"
@@ -341,7 +341,7 @@ def test_a_sweep_of_a_script_is_that_of_the_command(here: Path, command: Command
     assert command(*words).code == 0
     assert json.loads(Path("runs/sweeps/c/table.json").read_text()) == table
     compared = toytrans.sweep("c.yaml", seeds=(3,), grid=GRID)
-    assert [run.config.seed for run in compared.runs] == [3, 3]
+    assert [run.settings.seed for run in compared.runs] == [3, 3]
     assert compared.runs[0].evaluate()["free_exact_match"] >= 0
     assert not compared.problems and all(path.is_file() for path in compared.files)
     losses = replace(compared, metric="loss")._repr_html_()

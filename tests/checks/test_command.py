@@ -86,7 +86,7 @@ def test_a_broken_run_stays_broken_and_says_so_everywhere(folder, command):
     assert done.code == 0 and "broken on purpose: no_norm" in done.err
     assert "broken on purpose" in " ".join(done.out.split())
     run = toytrans.load("runs/c")
-    assert run.config.fault == "no_norm"
+    assert run.settings.fault == "no_norm"
     assert not any(isinstance(part, nn.LayerNorm) for part in run.model.modules())
     for line in ("eval", "translate 1", "check --only sublayers", "inspect-masks runs/c"):
         shown = command(*line.split())

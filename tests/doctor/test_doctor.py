@@ -200,7 +200,7 @@ def sound(tmp_path_factory) -> Path:
 def test_runs_that_are_broken_are_found_out(tmp_path, sections, expected):
     """Faults are found by the record alone: the config is made to say nothing of them."""
     case = read_snapshot(train(tmp_path / "run", **sections))
-    case = replace(case, config=case.config.model_copy(update={"fault": None}))
+    case = replace(case, settings=case.settings.model_copy(update={"fault": None}))
     assert expected in names(case)
 
 

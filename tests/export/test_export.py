@@ -71,7 +71,7 @@ def test_every_scheme_in_onnx(scheme: str, tmp_path: Path):
 def test_equal_tokens_or_a_refusal(scheme: str, norm: str, name: ExportFormat, tmp_path: Path):
     pytest.importorskip(PACKAGES.get(name, name))
     run = run_of(scheme, norm=norm, activation="gelu_tanh")
-    if exports.refusal(name, run.config.model):
+    if exports.refusal(name, run.settings.model):
         with pytest.raises(UserError, match=f"fresh: {name} cannot express model"):
             exports.export(run, name, tmp_path / "out")
         assert list(tmp_path.iterdir()) == []
@@ -85,10 +85,10 @@ def test_what_formats_are_for():
     """The paper's model goes everywhere, and every scheme of plain.py into a file of it."""
     for norm in ("pre", "post"):
         for name in FORMATS:
-            assert not exports.refusal(name, run_of("sinusoidal", norm=norm).config.model)
+            assert not exports.refusal(name, run_of("sinusoidal", norm=norm).settings.model)
     for scheme in plain.POSITIONS:
-        assert not exports.refusal("safetensors", run_of(scheme).config.model)
-    assert exports.refusal("huggingface", run_of("rotary").config.model)
+        assert not exports.refusal("safetensors", run_of(scheme).settings.model)
+    assert exports.refusal("huggingface", run_of("rotary").settings.model)
     assert set(plain.POSITIONS) <= set(SCHEMES), "toytrans/exports/plain.py knows what is no more"
 
 
@@ -257,7 +257,7 @@ def test_the_plain_model_needs_no_toytrans_and_the_file_alone(folder: Path):
     model = plain.load("reverse.safetensors")
     run = toytrans.load("reverse", device="cpu")
     assert model.about["symbols"] == list(run.vocabulary.symbols)
-    assert model.options == json.loads(run.config.model.model_dump_json())
+    assert model.options == json.loads(run.settings.model.model_dump_json())
     shutil.copy(plain.__file__, folder / "plain.py")
     without = "import sys, runpy; sys.modules['toytrans'] = None; sys.argv[:1] = []; "
     code = f"{without}runpy.run_path('plain.py', run_name='__main__')"
@@ -280,11 +280,11 @@ def test_transformers_ends_where_the_longest_source_of_the_data_would(
     from transformers import AutoModelForSeq2SeqLM
 
     run = run_of("sinusoidal", tie_embeddings=False)
-    data = run.config.data.model_copy(update={"test_length": tuple(tested)})
+    data = run.settings.data.model_copy(update={"test_length": tuple(tested)})
     with torch.no_grad():
         run.model.output.weight[2] = 0  # that of EOS
         run.model.output.weight[3] = -run.model.output.weight[4]
-    run.config = run.config.model_copy(update={"data": data})
+    run.settings = run.settings.model_copy(update={"data": data})
     exports.export(run, "huggingface", tmp_path / "out")
     model = AutoModelForSeq2SeqLM.from_pretrained(tmp_path / "out")
     assert model.generate(torch.tensor([[5, 7, 9, 2]])).shape == (1, 1 + limit)

@@ -810,7 +810,7 @@ def test_a_saved_model_is_a_run(js: Any, off: str, here: Path, command: Command)
         round(scores[name] * 500) for name in ("free_exact_match", "forced_exact_match")
     )
     assert (alone, given) == (counted["alone"], counted["given"]) and 0 < alone <= given < 500
-    dataset = open_dataset(run.config)
+    dataset = open_dataset(run.settings)
     sources = run.vocabulary.decode
     pairs = dataset.pairs("valid", torch.arange(60))
     outputs = run.translate([" ".join(sources(row)) for row in pairs.src.tolist()])

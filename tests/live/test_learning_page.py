@@ -222,7 +222,7 @@ def test_it_is_carried_home(still: Callable[..., Any], here: Path, command: Comm
             page.click(f"#{name}")
         saved.value.save_as(f"home/{file}")
     run = load("home", device="cpu")
-    assert run.config.data.task == "reverse" and run.config.model.d_model == 16
+    assert run.settings.data.task == "reverse" and run.settings.model.d_model == 16
     scores = run.measure(Measure(split="valid", examples=500))
     assert round(500 * scores["free_exact_match"]) == alone
     Path("lines.txt").write_text(f"{line}\n")

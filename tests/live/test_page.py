@@ -151,7 +151,7 @@ def test_which_sources_training_has_met(folder: Path) -> None:
 
     run = load(folder / "one", device="cpu")
     met = set()
-    for number, dealt in enumerate(training_batches(open_dataset(run.config), run.config)):
+    for number, dealt in enumerate(training_batches(open_dataset(run.settings), run.settings)):
         if number == run.step:
             break
         met |= {tuple(i for i in row if i >= FIRST_SYMBOL_ID) for row in dealt.batch.src.tolist()}

@@ -96,7 +96,7 @@ def stop_after(step: int) -> Callable[[dict], bool]:
 def test_textbook_is_the_same_at_its_own_rates(train: Train):
     eager, captured = train("eager", None), train("captured", run_again)
     assert tensors_of(eager) == tensors_of(captured)
-    settings = toytrans.load(eager).config.train
+    settings = toytrans.load(eager).settings.train
     rates = torch.tensor([learning_rate(n, settings) for n in range(1, 31)], dtype=torch.float64)
     assert (rates != rates.float()).sum() > 20, "an fp32 number is not the rate itself"
 

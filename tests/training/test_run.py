@@ -32,7 +32,7 @@ def test_what_a_run_directory_holds(command: Command):
     assert expected <= run.environment.keys()
     assert (run.steps, run.unfinished) == ([1, 2], "")
     assert run.facts.train_length == (1, 4)
-    assert run.config.data.test_length == (1, 9)
+    assert run.settings.data.test_length == (1, 9)
     state = state_of(run.path)
     assert str(state) == "finished" and state.exact_match is not None
 

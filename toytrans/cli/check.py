@@ -168,7 +168,7 @@ def subject(
     if run is None:
         raise UserError("give a RUN, --config or --model")
     loaded = toytrans.load(run, checkpoint, device="cpu", trust_code=trust_code)
-    settings = loaded.config
+    settings = loaded.settings
     if fault is not None and settings.fault is not None:
         raise UserError(f"{loaded.path}: {fault_remark(settings.fault)}; leave --break out")
     if fault is not None:

@@ -64,7 +64,7 @@ def doctor(
         healthy = all(each.severity != "wrong" for each in symptoms)
         document = {"run": str(run), "healthy": healthy, "looked_at": facts}
         document["symptoms"] = [each._asdict() for each in symptoms]
-        typed = run_as_typed(run, snapshot.config)
+        typed = run_as_typed(run, snapshot.settings)
         findings = [(each.severity, each.what, *_more(each, typed)) for each in symptoms]
     if as_json:
         print(json_text(document))

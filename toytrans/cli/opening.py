@@ -24,7 +24,7 @@ def open_run(
     tune_process()
     run = Run.open(path or newest(), trust_code, checkpoint, device)
     assert run.model, "errors of a checkpoint come before anything else is said"
-    warn_of_fault(run.config.fault)
+    warn_of_fault(run.settings.fault)
     for sentence in run.notes:
         note(sentence)
     return run

@@ -69,7 +69,7 @@ def examine(run: RunSnapshot) -> list[Finding]:
             about = rule.name, rule.severity, seen.what or rule.what, seen.evidence, seen.remedy
             found.append(Finding(*about, rule.checks, rule.cards))
     found.sort(key=lambda finding: finding.severity != "wrong")
-    if fault := openly_named_fault(run.config.fault):
+    if fault := openly_named_fault(run.settings.fault):
         card, what = CARDS[fault], f"The config names a planted fault: {fault}."
         remedy = "train without --break, and with fault: null in the config"
         found.append(Finding("fault", "wrong", what, card.what, remedy, card.checks, (fault,)))
@@ -104,7 +104,7 @@ def unsolved(run: RunSnapshot) -> bool:
 
 def tried(run: RunSnapshot) -> bool:
     """An unsolved run that was trained for long enough to have learned something."""
-    train = run.config.train
+    train = run.settings.train
     stopped_early = not run.finished and run.step < train.max_steps / 2
     return unsolved(run) and not stopped_early and run.step >= (train.warmup_steps or 0)
 
@@ -157,7 +157,7 @@ def untrained(run: RunSnapshot) -> Iterator[Seen]:
 def diverged(run: RunSnapshot) -> Iterator[Seen]:
     """The number that was not finite, and what the loss was before it."""
     if run.diverged:
-        train = run.config.train
+        train = run.settings.train
         broken = next(record for record in run.records if "diverged" in record)
         before = [record for record in run.records if record["step"] < broken["step"]]
         evidence = f"{broken['diverged']} not finite by step {broken['step']}"
@@ -170,7 +170,7 @@ def diverged(run: RunSnapshot) -> Iterator[Seen]:
 
 def cut_short(run: RunSnapshot) -> Iterator[Seen]:
     if not run.finished:
-        train = run.config.train
+        train = run.settings.train
         evidence = f"step {run.step:,} of {train.max_steps:,}, rate {run.records[-1]['lr']:.2g} of "
         yield Seen(f"{evidence}{train.lr:.2g} at its peak", "continue with --resume")
 
@@ -288,8 +288,8 @@ def best_long_before(run: RunSnapshot) -> Iterator[Seen]:
 
 def unseen_lengths(run: RunSnapshot) -> Iterator[Seen]:
     """Validation pairs longer or shorter than any that was trained."""
-    if valid_is_longer(run) and not run.config.model.source_bos:
-        spans = run.facts.train_length, run.config.data.valid_length
+    if valid_is_longer(run) and not run.settings.model.source_bos:
+        spans = run.facts.train_length, run.settings.data.valid_length
         seen, valid = (" to ".join(map(str, span or ("?",))) for span in spans)
         remedy = "only anchored positions reach further; toytrans eval reports lengths beyond apart"
         yield Seen(f"trained {seen}, valid {valid}", remedy)
@@ -318,7 +318,7 @@ def vanished(run: RunSnapshot) -> Iterator[Seen]:
 
 def learned_nothing(run: RunSnapshot) -> Iterator[Seen]:
     if run.targets is not None and knows_no_source(run):
-        train, guessed = run.config.train, run.targets.entropy
+        train, guessed = run.settings.train, run.targets.entropy
         yield Seen(
             f"loss {run.settled_loss:.2f}; token frequencies alone would give {guessed:.2f}",
             f"check the model, then train.lr {train.lr:g} (too high or too low) and "
@@ -339,7 +339,7 @@ def last_quarters(run: RunSnapshot) -> str:
 
 def too_short(run: RunSnapshot) -> Iterator[Seen]:
     if run.settled_loss < FALLING * run.loss_of(0.5, 0.75):
-        yield Seen(last_quarters(run), f"raise train.max_steps {run.config.train.max_steps:,}")
+        yield Seen(last_quarters(run), f"raise train.max_steps {run.settings.train.max_steps:,}")
 
 
 def plateau(run: RunSnapshot) -> Iterator[Seen]:
@@ -353,7 +353,7 @@ def plateau(run: RunSnapshot) -> Iterator[Seen]:
 
 
 def still_warming_up(run: RunSnapshot) -> Iterator[Seen]:
-    train = run.config.train
+    train = run.settings.train
     if run.step < (train.warmup_steps or 0):
         evidence = f"{run.step:,} steps of {train.warmup_steps:,} of warm-up, rate "
         evidence += f"{run.records[-1]['lr']:.2g} of {train.lr:.2g}"
@@ -362,7 +362,7 @@ def still_warming_up(run: RunSnapshot) -> Iterator[Seen]:
 
 
 def unstable(run: RunSnapshot) -> Iterator[Seen]:
-    remedy = f"lower train.lr {run.config.train.lr:g}, or use a longer warm-up"
+    remedy = f"lower train.lr {run.settings.train.lr:g}, or use a longer warm-up"
     first = run.records[0]["loss"]
     highest = max(run.records, key=lambda record: record["loss"])
     third, end = run.loss_of(0.5, 0.75), run.settled_loss
@@ -384,7 +384,7 @@ def measured(record: Record) -> str:
 
 def valid_is_longer(run: RunSnapshot) -> bool:
     """Whether validation data has lengths outside the training lengths."""
-    valid, (low, high) = run.config.data.valid_length, run.facts.train_length
+    valid, (low, high) = run.settings.data.valid_length, run.facts.train_length
     return valid is not None and (valid[0] < low or valid[1] > high)
 
 

@@ -54,7 +54,7 @@ class RunSnapshot:
     of_data: what is odd about the files that it was trained on, as far as they can be read.
     """
 
-    config: Settings
+    settings: Settings
     facts: DataFacts
     records: Sequence[Record]
     damage: dict[int, str] = field(default_factory=dict)
@@ -86,7 +86,7 @@ class RunSnapshot:
     @property
     def finished(self) -> bool:
         """Whether training came to its end, by the records or by the newest checkpoint."""
-        train = self.config.train
+        train = self.settings.train
         return self.step >= train.max_steps or bool(
             self.progress and self.progress.reached_limit(train)
         )
@@ -95,7 +95,7 @@ class RunSnapshot:
     def floors(self) -> tuple[float, float]:
         """The losses in nats of a perfect model in training, where label smoothing raises them
         above 0, and in validation, which is measured without smoothing."""
-        share, size = self.config.train.label_smoothing, len(self.facts.vocabulary)
+        share, size = self.settings.train.label_smoothing, len(self.facts.vocabulary)
         right, other = 1 - share + share / size, share / size
         of_others = (size - 1) * other * math.log(other) if other else 0.0
         return -right * math.log(right) - of_others, -math.log(right)
@@ -134,7 +134,7 @@ def read_snapshot(path: Path, trust_code: bool = False) -> RunSnapshot:
     run = Run.open(path, trust_code)
     targets, why_none, progress, of_data = None, None, None, tuple[DataFinding, ...]()
     try:
-        dataset = open_dataset(run.config, run.facts)
+        dataset = open_dataset(run.settings, run.facts)
         pairs = all_pairs(dataset, "valid")
         targets = target_stats(pairs, dataset.size("train")) if len(pairs) else None
         if isinstance(dataset, FilePairs):
@@ -150,7 +150,9 @@ def read_snapshot(path: Path, trust_code: bool = False) -> RunSnapshot:
             if step in run.steps:  # a training may have removed it meanwhile
                 damage[step] = str(error)
     records = list(_whole(run.records))
-    return RunSnapshot(run.config, run.facts, records, damage, progress, targets, why_none, of_data)
+    return RunSnapshot(
+        run.settings, run.facts, records, damage, progress, targets, why_none, of_data
+    )
 
 
 def _whole(records: Sequence[Record]) -> Iterator[Record]:
@@ -184,7 +186,7 @@ def overview(run: RunSnapshot) -> dict[str, Any]:
     best = run.best or {}
     values: dict[str, Any] = {
         "step": run.step,
-        "max_steps": run.config.train.max_steps,
+        "max_steps": run.settings.train.max_steps,
         "finished": run.finished,
         "checkpoints": list(run.damage),
         "records": len(run.records),

@@ -85,18 +85,18 @@ def check_installed(name: ExportFormat) -> None:
 
 def check_fits(run: Run, name: ExportFormat) -> None:
     """Raise UserError for a model that a format cannot express."""
-    if run.config.fault is not None:
+    if run.settings.fault is not None:
         raise UserError(
-            f"{run.path}: {fault_remark(run.config.fault)}, which no format can "
+            f"{run.path}: {fault_remark(run.settings.fault)}, which no format can "
             "express; export a run without a fault"
         )
-    for key, code in run.config.references.items():
+    for key, code in run.settings.references.items():
         if key.startswith("model."):
             raise UserError(
                 f"{run.path}: no format can express your own code, {key}: {shown(code)}"
             )
-    if option := refusal(name, run.config.model):
-        fits = [other for other in FORMATS if not refusal(other, run.config.model)]
+    if option := refusal(name, run.settings.model):
+        fits = [other for other in FORMATS if not refusal(other, run.settings.model)]
         remedy = f"take --format {' or '.join(fits)}" if fits else "no format can"
         raise UserError(f"{run.path}: {name} cannot express {option}; {remedy}")
 
@@ -154,7 +154,7 @@ def random_sources(run: Run, rows: int, longest: int) -> Rows:
     low, high = (min(length, longest) for length in run.facts.train_length)
     lengths = torch.randint(low, high + 1, (rows,), generator=draw).tolist()
     lengths[0] = low
-    start, size = [BOS_ID] if run.config.model.source_bos else [], len(run.vocabulary)
+    start, size = [BOS_ID] if run.settings.model.source_bos else [], len(run.vocabulary)
     return [
         [*start, *torch.randint(FIRST_SYMBOL_ID, size, (n,), generator=draw).tolist(), EOS_ID]
         for n in lengths
@@ -167,7 +167,7 @@ def compare(
     """The tokens of toytrans and of an export in its runtime for each source, EOS included, up to
     the limit of its length."""
     ids, growth = pad_rows(src)[0], run.facts.target_growth
-    limits = token_limits(ids, growth, run.config.model.max_length)
+    limits = token_limits(ids, growth, run.settings.model.max_length)
     most = min(int(limits.max()), PLACES - 1)
     there = ids.to(next(run.model.parameters()).device)
     ours = search(run.model, there, target_growth=growth).tokens[:, :most].tolist()

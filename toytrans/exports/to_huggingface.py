@@ -36,7 +36,7 @@ def write(run: Run, path: Path) -> None:
     import transformers
 
     theirs = converted(as_transformer(run.model))
-    longest = max(run.facts.train_length[1], (run.config.data.test_length or (0, 0))[1])
+    longest = max(run.facts.train_length[1], (run.settings.data.test_length or (0, 0))[1])
     settings = theirs.generation_config
     limit = run.facts.target_growth * longest + TARGET_SLACK
     settings.max_new_tokens = min(limit, settings.max_new_tokens)

@@ -19,7 +19,7 @@ def weights_of(run: Run) -> dict[str, Tensor]:
         name: values.detach().float().cpu().contiguous()
         for name, values in run.model.named_parameters()
     }
-    if run.config.model.random_positions:
+    if run.settings.model.random_positions:
         weights["positions.fixed"] = run.model.get_buffer("positions.fixed").cpu()
     return weights
 
@@ -29,10 +29,10 @@ def about(run: Run) -> dict[str, Any]:
     return {
         "toytrans": __version__,
         "step": run.step,
-        "model": run.config.model.model_dump(mode="json"),
+        "model": run.settings.model.model_dump(mode="json"),
         "symbols": run.vocabulary.symbols,
         "separators": run.vocabulary.separator_ids,
-        "source_bos": run.config.model.source_bos,
+        "source_bos": run.settings.model.source_bos,
         "target_growth": run.facts.target_growth,
     }
 

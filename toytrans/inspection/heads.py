@@ -282,7 +282,7 @@ class AttentionMaps:
             "run": str(self.run.path),
             "checkpoint": self.run.step,
             **{name: ids.tolist() for name, ids in self.batch.named().items()},
-            "fault": self.run.config.fault,
+            "fault": self.run.settings.fault,
             "measured_on": self.basis,
             "heads": [
                 report.to_dict() | {"weights": head.weights.tolist()}
@@ -337,7 +337,7 @@ def maps_of(
     if sequences:
         batch = batch_of_run(run, sequences, targets or ()).batch
     else:
-        src = make_batch(few(valid), run.config.model.source_bos).src
+        src = make_batch(few(valid), run.settings.model.source_bos).src
         batch = translated(run.model, src, run.facts.target_growth)
     return _maps(run, batch, choice, valid)
 
@@ -350,14 +350,14 @@ def maps_of_batch(run: Run, batch: Batch, choice: Choice = ALL) -> AttentionMaps
 def _maps(run: Run, batch: Batch, choice: Choice, valid: Pairs) -> AttentionMaps:
     heads = attend(run.model, batch, choice)
     longest = run.model.settings.max_length
-    batches = evaluation_batches(valid, BATCH_TOKENS, run.config.model.source_bos, longest)
+    batches = evaluation_batches(valid, BATCH_TOKENS, run.settings.model.source_bos, longest)
     reports = measure((attend(run.model, each, choice), each) for each, _ in batches)
     return AttentionMaps(run, batch, heads, reports, f"{len(valid)} validation pairs")
 
 
 def validation_pairs(run: Run, count: int) -> Pairs:
     """At most `count` pairs, spread evenly over the run's validation data. Raises UserError."""
-    dataset = open_dataset(run.config, run.facts)
+    dataset = open_dataset(run.settings, run.facts)
     size = dataset.size("valid")
     assert size is not None, "valid is never endless"
     chosen = min(count, size)

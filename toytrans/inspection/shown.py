@@ -214,7 +214,7 @@ def fresh(make: Callable[[], Transformer], seed: int) -> Transformer:
 def batch_of_run(run: Run, src: Sequence[str] = (), tgt: Sequence[str] = ()) -> InspectedBatch:
     """Sources as a run reads them, with their targets, or else with what the model makes of them;
     none: its first training pairs. Raises UserError."""
-    model, config = as_transformer(run.model), run.config
+    model, config = as_transformer(run.model), run.settings
     dataset = None if src else open_dataset(config, run.facts)
     batch = _batch(config, model, run.facts, dataset, src, tgt)
     weights = f"weights of {run.title}"

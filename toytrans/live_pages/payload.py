@@ -58,13 +58,13 @@ Follow = Callable[[str], object]
 
 def check_fits(run: Run) -> None:
     """Raise UserError for a run whose model does not run in a page."""
-    for key, code in run.config.references.items():
+    for key, code in run.settings.references.items():
         if key.startswith("model."):
             raise UserError(
                 f"{run.path}: the page cannot run your own code, {key}: {shown(code)}; `toytrans "
                 "inspect-masks` and `toytrans report` show the run"
             )
-    fault = run.config.fault
+    fault = run.settings.fault
     if is_hidden(fault):
         raise UserError(
             f"{run.path}: an exercise, and the page would tell its fault; answer it first"
@@ -109,21 +109,21 @@ def payload(run: Run, follow: Follow = lambda what: None) -> dict[str, Any]:
 
 def described(run: Run) -> dict[str, Any]:
     """The model as model.js is told it, and what the page's head says of the run."""
-    data, fault = run.config.data, openly_named_fault(run.config.fault)
+    data, fault = run.settings.data, openly_named_fault(run.settings.fault)
     task = data.task
     rule = ""
     if task is not None:
         rule = task_of(data).rule
     name = Path(shown(task)).name if task and is_reference(task) else task
     return about(run) | {
-        "max_length": run.config.model.max_length,
+        "max_length": run.settings.model.max_length,
         "fixed_places": fixed_places(run),
         "task": name or "pairs of files",
         "rule": rule,
         "train_length": list(run.facts.train_length),
         "parameters": count_parameters(run.model),
         "run": run.path.resolve().name,
-        "seed": run.config.seed,
+        "seed": run.settings.seed,
         "fault": fault or "",
         "learned_without": list(LEARNED_WITHOUT.get(fault, ())) if fault else [],
     }
@@ -131,7 +131,7 @@ def described(run: Run) -> dict[str, Any]:
 
 def fixed_places(run: Run) -> list[int] | None:
     """The places at which a model with random positions evaluates; None for any other."""
-    if not run.config.model.random_positions:
+    if not run.settings.model.random_positions:
         return None
     return run.model.get_buffer("positions.fixed").tolist()
 
@@ -166,7 +166,7 @@ def packed(weights: dict[str, Tensor], kind: str) -> str:
 def counted_pairs(run: Run) -> Pairs:
     """The first validation pairs within the training lengths, or all that there are if none is:
     those of `toytrans eval --split valid --examples 500`."""
-    pairs = pairs_of_split(run.config, run.facts, "valid", Selection(examples=COUNTED))
+    pairs = pairs_of_split(run.settings, run.facts, "valid", Selection(examples=COUNTED))
     known = (pairs.tgt != run.vocabulary.unknown_id).all(1)  # no output of <unk> is right
     pairs = pairs.take(known.nonzero()[:, 0]) if bool(known.any()) else pairs
     low, high = run.facts.train_length
@@ -177,10 +177,10 @@ def counted_pairs(run: Run) -> Pairs:
 def longer_pairs(run: Run) -> list[list[str]]:
     """Test pairs whose source is longer than any of training, as `texts`; none where there are no
     such, or no test data."""
-    files = run.config.data.files
+    files = run.settings.data.files
     if files is not None and files.test is None:
         return []
-    pairs = pairs_of_split(run.config, run.facts, "test", Selection(examples=COUNTED))
+    pairs = pairs_of_split(run.settings, run.facts, "test", Selection(examples=COUNTED))
     beyond = pairs.src_length > run.facts.train_length[1]
     return texts(run, pairs.take(beyond.nonzero()[:LONGER, 0]))
 
@@ -192,9 +192,9 @@ def met_in_training(run: Run, pairs: Pairs) -> list[bool]:
     asked = fingerprint(pairs.src, pairs.src_length, 0)
     met = torch.zeros(len(asked), dtype=torch.bool)
     if used:
-        for batch, dealt in training_batches(open_dataset(run.config, run.facts), run.config):
+        for batch, dealt in training_batches(open_dataset(run.settings, run.facts), run.settings):
             symbols = batch.src[
-                :, int(run.config.model.source_bos) :
+                :, int(run.settings.model.source_bos) :
             ]  # the end and pads come after them
             length = (symbols >= FIRST_SYMBOL_ID).sum(1)
             met |= torch.isin(asked, fingerprint(symbols, length, 0))
@@ -219,7 +219,7 @@ def proof(run: Run, pairs: Pairs) -> list[dict[str, Any]]:
     compares its own with."""
     longest_first = pairs.src_length.argsort(descending=True, stable=True)
     spread = torch.linspace(0, len(pairs) - 1, PROVED).long().unique()
-    batch = make_batch(pairs.take(longest_first[spread]), run.config.model.source_bos)
+    batch = make_batch(pairs.take(longest_first[spread]), run.settings.model.source_bos)
     model = copy.deepcopy(run.model).cpu().float().double()  # rounded, as the page has them
     logits = model(batch.src, batch.tgt_in)
     rows = zip(batch.src.tolist(), batch.tgt_in.tolist(), logits, strict=True)

@@ -127,7 +127,7 @@ def _summary(views: dict[str, View]) -> Section:
     """What each run is."""
     rows, missing = {}, dict[str, list[str]]()
     for name, view in views.items():
-        config, state = view.folder and view.folder.config, state_of(view.path)
+        config, state = view.folder and view.folder.settings, state_of(view.path)
         fault = fault_remark(config.fault) if config else ""
         records = view.folder.records if view.folder else []
         seconds = records[-1].get("elapsed_s") if records else None
@@ -179,7 +179,7 @@ def _beside(views: Sequence[View], follow: Follow) -> Section:
 
 def _lengths(run: Run) -> Section:
     """Exact match of one run."""
-    wanted = Measure(split=split_of(run.config), examples=EVALUATED, checkpoint=run.checkpoint)
+    wanted = Measure(split=split_of(run.settings), examples=EVALUATED, checkpoint=run.checkpoint)
     result = run.measure(wanted)
     low, high = result.train_length
     text = (
@@ -192,8 +192,8 @@ def _lengths(run: Run) -> Section:
 
 
 def _translations(run: Run) -> Section:
-    split = split_of(run.config)
-    pairs = pairs_of_split(run.config, run.facts, split, Selection(examples=TRANSLATED))
+    split = split_of(run.settings)
+    pairs = pairs_of_split(run.settings, run.facts, split, Selection(examples=TRANSLATED))
     decode = run.vocabulary.decode
     sources, targets = ([decode(ids) for ids in side.tolist()] for side in (pairs.src, pairs.tgt))
     triples = list(zip(sources, targets, translate(run.model, sources, run.facts), strict=True))
@@ -230,8 +230,8 @@ def _diagnosis(path: Path) -> Section:
 
 def _config(folder: Run) -> Section:
     """Every key; values that the config states stand out."""
-    stated = flatten(folder.given.model_dump(exclude_unset=True))
-    values = flatten(folder.config.model_dump(mode="json"))
+    stated = flatten(folder.config.model_dump(exclude_unset=True))
+    values = flatten(folder.settings.model_dump(mode="json"))
     rows = [
         [key, Cell(_text(value), "differs" if key in stated else "")]
         for key, value in values.items()

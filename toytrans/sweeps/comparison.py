@@ -151,7 +151,7 @@ class Comparison:
             low, high = min(ends), max(ends)
             lengths = f"of lengths {low} to {high}" if low < high else f"of length {low}"
         text = self.measure.in_words(lengths)
-        faults = {each.config.fault for each in self.members}
+        faults = {each.settings.fault for each in self.members}
         fault = faults.pop() if len(faults) == 1 else None
         return f"{text}; {fault_remark(fault)}" if fault else text
 
@@ -267,7 +267,7 @@ class Comparison:
         and runs that decode otherwise than they predict."""
         for each in self.groups:
             for member in each.members:
-                where = f"{member.path} ({each.name}, seed {member.config.seed})"
+                where = f"{member.path} ({each.name}, seed {member.settings.seed})"
                 if member.result is None:
                     yield f"not counted: {where}: {member.problem}"
                     continue
@@ -391,8 +391,8 @@ class Comparison:
         runs = [
             {
                 "run": str(member.path),
-                "seed": member.config.seed,
-                "data_seed": member.config.data_seed,
+                "seed": member.settings.seed,
+                "data_seed": member.settings.data_seed,
                 "problem": member.problem or None,
                 "trained_on": member.result and member.result.trained_on,
                 "parts": member.result and member.result.parts,
@@ -401,7 +401,7 @@ class Comparison:
         ]
         return {
             "differs": dict(of.differs),
-            "config": without_seeds(of.members[0].config).model_dump(mode="json"),
+            "config": without_seeds(of.members[0].settings).model_dump(mode="json"),
             "summaries": summaries,
             "by_length": curve,
             "runs": runs,
@@ -572,11 +572,11 @@ def compare(
             result = _result_of(run, measure, take)
         except UserError as error:
             problem = str(error)
-        stated = flatten(run.given.model_dump(exclude_unset=True))
+        stated = flatten(run.config.model_dump(exclude_unset=True))
         members.append(
             Member(
                 path,
-                run.config,
+                run.settings,
                 result,
                 problem,
                 stated,
@@ -592,7 +592,7 @@ def compare(
 def _contents_of(run: Run) -> dict[str, str]:
     """The SHA-256 of the files of a run, by key: of what it was trained with as it was then, of
     test files as they are now, because that is what is measured."""
-    now = trained_with(run.config)
+    now = trained_with(run.settings)
     contents = now.code | now.data
     with contextlib.suppress(UserError):  # no checkpoint says it
         if run.steps and (before := read_trained_with(run.path, run.steps[-1])):
@@ -603,7 +603,7 @@ def _contents_of(run: Run) -> dict[str, str]:
 
 def of_one(run: Run, result: Result, metric: str | None = None) -> Comparison:
     """One run, as a comparison has it."""
-    groups = group([Member(run.path, run.config, result)])
+    groups = group([Member(run.path, run.settings, result)])
     return Comparison(result.measure, metric or result.measure.main_metric, groups)
 
 

@@ -37,7 +37,7 @@ class Member(NamedTuple):
     """
 
     path: Path
-    config: Settings
+    settings: Settings
     result: Result | None = None
     problem: str = ""
     stated: Collection[str] = ()
@@ -49,7 +49,7 @@ class Member(NamedTuple):
     def values(self) -> dict[str, Any]:
         """What sets it apart from runs of other groups, by key. A file is its content, wherever it
         lies; so its name has the beginning of its SHA-256."""
-        values = flatten(without_seeds(self.config).model_dump(mode="json"))
+        values = flatten(without_seeds(self.settings).model_dump(mode="json"))
         for key, digest in self.contents.items():
             named = values.get(key)
             names = [named] if isinstance(named, str) else named or []
@@ -63,7 +63,7 @@ class Member(NamedTuple):
 
     @property
     def seeds(self) -> Seeds:
-        return self.config.seed, self.config.data_seed
+        return self.settings.seed, self.settings.data_seed
 
 
 @dataclass(frozen=True)
@@ -97,7 +97,7 @@ class Group:
         counts: dict[int | None, int] = {}
         for member, result in self.counted if METRICS[metric].is_share else ():
             if member.seeds in seeds:
-                draw = None if result.of_files else member.config.data_seed
+                draw = None if result.of_files else member.settings.data_seed
                 counts[draw] = max(result.rests_on(metric, place), counts.get(draw, 0))
         return sum(counts.values())
 

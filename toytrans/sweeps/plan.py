@@ -185,7 +185,7 @@ def _runs_in(folder: Path) -> dict[str, Path]:
     found = dict[str, Path]()
     for path in sorted(folder.iterdir()) if folder.is_dir() else ():
         with contextlib.suppress(UserError):  # it is none, or damaged
-            found.setdefault(json_text(by_names(Run.open(path).config)), path)
+            found.setdefault(json_text(by_names(Run.open(path).settings)), path)
     return found
 
 

@@ -125,7 +125,7 @@ def write(sweep: Sweep, metric: str | None = None) -> dict[str, Comparison]:
     configs = [
         {
             "differs": {key: cell(value) for key, value in each.differs.items()},
-            "config": by_names(without_seeds(each.members[0].config)),
+            "config": by_names(without_seeds(each.members[0].settings)),
         }
         for each in first.groups
     ]

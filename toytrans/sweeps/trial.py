@@ -61,7 +61,7 @@ class Trial(NamedTuple):
                 return True
             if run.unfinished or not run.steps:
                 return False
-            run.config = self.settings  # whose files may lie in another folder now
+            run.settings = self.settings  # whose files may lie in another folder now
             return all(map(run.kept_result, self.measures))
         except UserError:  # it has not begun, or is damaged, which its own process says
             return False
@@ -91,7 +91,7 @@ def is_free_for(path: Path, settings: Settings, now: TrainedWith) -> bool:
     """
     try:
         run = Run.open(path)
-        if by_names(run.config) != by_names(settings):
+        if by_names(run.settings) != by_names(settings):
             return False
         before = read_trained_with(path, run.steps[-1]) if run.steps else None
     except UserError:  # there is none, or its own process says what is wrong
@@ -193,7 +193,7 @@ def _train_and_measure(trial: Trial) -> Failure | None:
     if trainer.stop_reason == "diverged":
         return failed(trial, trainer.divergence())
     trained = Run.open(trial.path, device=str(trainer.device))
-    trained.config = trial.settings
+    trained.settings = trial.settings
     for measure in trial.measures:
         if trained.kept_result(measure) is None:
             write_result(trained.path, trained.measure(measure))

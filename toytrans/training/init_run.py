@@ -68,7 +68,7 @@ class InitRun:
         try:
             copy_into(ours, theirs)
         except ValueError as error:
-            unlike = _differences(self.run.config, self.settings)
+            unlike = _differences(self.run.settings, self.settings)
             why = f"the model differs in {listed(unlike)}" if unlike else str(error)
             raise BadKey("train.init", f"{self.run.path} does not fit: {why}") from None
 

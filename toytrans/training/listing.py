@@ -24,7 +24,7 @@ def newest_run() -> Path:
     runs = [path for path in run_folders(RUNS) if is_run(path) and saved_steps(path)]
     for path in sorted(runs, key=_written_at, reverse=True):
         with contextlib.suppress(UserError):  # the command that opens it raises it again
-            if is_hidden(Run.open(path).config.fault):
+            if is_hidden(Run.open(path).settings.fault):
                 continue
         return path
     raise UserError(

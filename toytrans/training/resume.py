@@ -36,7 +36,7 @@ class ResumedRun:
         self.run = Run.open(path)
         if self.run.steps:
             self.run.at("last").check_settings()
-        self.settings = settings_for_resume(self.run.given, self.run.config, given, path)
+        self.settings = settings_for_resume(self.run.config, self.run.settings, given, path)
         self.environment = self.run.environment
 
     def check_data(self, facts: DataFacts) -> None:
@@ -60,7 +60,7 @@ class ResumedRun:
             f"resumed at step {trainer.progress.step}",
             *self.run.at("last").notes,
             _other_conditions(self.environment, environment),
-            _change_of_rate(self.run.config, trainer),
+            _change_of_rate(self.run.settings, trainer),
         ]
 
 

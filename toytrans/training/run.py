@@ -107,8 +107,8 @@ class RunState:
 class Run:
     """A run directory, and what can be asked of the model of one of its checkpoints.
 
-    path: the directory. config: its settings, with nothing left open; `given` is the config as it
-        was given. facts: what it remembers of its data.
+    path: the directory. settings: its config with nothing left open; `config` is that as it was
+        given. facts: what it remembers of its data.
     checkpoint: best, last, a step, or average:N for the mean of the last N. device: of the model,
         as in a config.
     """
@@ -116,12 +116,12 @@ class Run:
     def __init__(
         self,
         path: Path,
-        config: Settings,
+        settings: Settings,
         facts: DataFacts,
         checkpoint: str = "best",
         device: str = "auto",
     ) -> None:
-        self.path, self.config, self.facts = path, config, facts
+        self.path, self.settings, self.facts = path, settings, facts
         self.checkpoint, self.device = checkpoint, device
 
     @staticmethod
@@ -138,8 +138,8 @@ class Run:
             given = load_saved_config(path / CONFIG)
             if trust_code:
                 trust(given.references.values())
-            config = resolve(given)
-            return Run(path, config, open_dataset(config).facts, checkpoint, device)
+            settings = resolve(given)
+            return Run(path, settings, open_dataset(settings).facts, checkpoint, device)
         if missing := [name for name in (RESOLVED, DATA) if not os.path.isfile(path / name)]:
             what = f"not a run directory (it lacks {' and '.join(missing)})"
             what = what if os.path.exists(path) else "no such run directory"
@@ -153,25 +153,25 @@ class Run:
             facts = _SavedFacts.model_validate_json(read_whole(path / DATA, MOST_BYTES)).facts()
         except (OSError, ValidationError, UserError):
             raise UserError(f"{path / DATA}: damaged; the run cannot be read without it") from None
-        config = load_settings(path / RESOLVED)
+        settings = load_settings(path / RESOLVED)
         if trust_code:
-            trust(config.references.values())
-        return Run(path, config, facts, checkpoint, device)
+            trust(settings.references.values())
+        return Run(path, settings, facts, checkpoint, device)
 
     def at(self, checkpoint: str | int) -> "Run":
         """The same run at another checkpoint."""
-        return Run(self.path, self.config, self.facts, str(checkpoint), self.device)
+        return Run(self.path, self.settings, self.facts, str(checkpoint), self.device)
 
     def with_model(self, model: Seq2Seq, step: int) -> "Run":
         """The same run with another model: a copy of its own, or one that is being trained."""
-        other = Run(self.path, self.config, self.facts, str(step), self.device)
+        other = Run(self.path, self.settings, self.facts, str(step), self.device)
         other.model, other.model_steps = model, [step]
         return other
 
     # What it holds
 
     @property
-    def given(self) -> Config:
+    def config(self) -> Config:
         """The config as it was given. Raises UserError if it cannot be read."""
         return load_saved_config(self.path / CONFIG)
 
@@ -231,7 +231,7 @@ class Run:
     @property
     def unfinished(self) -> str:
         """The progress of an unfinished training, say "step 3 of 200"; empty at its end."""
-        train = self.config.train
+        train = self.settings.train
         with contextlib.suppress(UserError):  # the command that reads the checkpoint raises it
             progress = self.progress()
             if progress is not None and not progress.reached_limit(train):
@@ -270,7 +270,7 @@ class Run:
         """The model of the checkpoint, in eval mode, in fp32 (fp64 where it was trained so).
         Raises UserError if it cannot be read, or does not fit the config."""
         self.check_settings()
-        model = build_model(self.config, self.facts.vocabulary)
+        model = build_model(self.settings, self.facts.vocabulary)
         self._pick_again_if_gone()
         load_weights(model, self.path, *self.model_steps)
         return model.eval().to(choose_device(self.device))
@@ -292,7 +292,7 @@ class Run:
 
     @cached_property
     def _now(self) -> TrainedWith:
-        return trained_with(self.config)
+        return trained_with(self.settings)
 
     @property
     def notes(self) -> list[str]:
@@ -314,12 +314,12 @@ class Run:
     @property
     def title(self) -> str:
         """Path, step and fault."""
-        remark = fault_remark(self.config.fault)
+        remark = fault_remark(self.settings.fault)
         return f"{self.path}, {self.which_step}" + (f"; {remark}" if remark else "")
 
     def __repr__(self) -> str:
-        about = f"{self.config.data.task or 'files'}, {count_parameters(self.model):,} parameters"
-        remark = fault_remark(self.config.fault)
+        about = f"{self.settings.data.task or 'files'}, {count_parameters(self.model):,} parameters"
+        remark = fault_remark(self.settings.fault)
         return f"Run({self.path}: {about}, {self.which_step}{remark and f', {remark}'})"
 
     def translate(self, sequences: OneOrMany, beam: int = 1) -> OneOrMany:
@@ -383,15 +383,15 @@ class Run:
         """
         if wanted.checkpoint != self.checkpoint:
             return self.at(wanted.checkpoint).measure(wanted, follow, keep)
-        config, facts, selection = self.config, self.facts, wanted.selection
+        settings, facts, selection = self.settings, self.facts, wanted.selection
         self._measured_files(wanted)
-        trained = trained_lengths(config, facts, wanted.length_of)
+        trained = trained_lengths(settings, facts, wanted.length_of)
         if wanted.files is None:
-            pairs = pairs_of_split(config, facts, wanted.split, selection)
+            pairs = pairs_of_split(settings, facts, wanted.split, selection)
         else:
             first, *more = map(Path, wanted.files)
             paths = (first, more[0]) if more else first
-            pairs = pairs_of_files(paths, config, facts, selection)
+            pairs = pairs_of_files(paths, settings, facts, selection)
         scores = evaluate(
             self.model,
             pairs,
@@ -410,11 +410,11 @@ class Run:
             fingerprint=self.fingerprint(wanted),
             step=self.step,
             checkpoint=self.which_step,
-            seed=config.seed,
-            data_seed=config.data_seed,
-            fault=config.fault,
-            of_files=wanted.files is not None or config.data.files is not None,
-            trained_on=sources_in_training(config, facts, pairs),
+            seed=settings.seed,
+            data_seed=settings.data_seed,
+            fault=settings.fault,
+            of_files=wanted.files is not None or settings.data.files is not None,
+            trained_on=sources_in_training(settings, facts, pairs),
             steps=progress.step if progress else self.step,
             seconds=progress.elapsed_s if progress else 0.0,
             parameters=count_parameters(self.model),
@@ -430,13 +430,13 @@ class Run:
         measured = self._measured_files(wanted)
         held = [checkpoint_sha256(self.path, step) for step in self.model_steps]
         held += map(sha256_of, measured)
-        about = [held, self._now.settings, self._now.code, self.config.model.length_penalty]
+        about = [held, self._now.settings, self._now.code, self.settings.model.length_penalty]
         return hashlib.sha256(json_text(about).encode()).hexdigest()
 
     def _measured_files(self, wanted: Measure) -> list[str]:
         """The files of the pairs that are measured; none of a task. Raises UserError where one is
         gone."""
-        files = self.config.data.files
+        files = self.settings.data.files
         if wanted.files is not None or files is None:
             return list(wanted.files or ())
         key = f"data.files.{wanted.split if getattr(files, wanted.split) else 'train'}"
@@ -475,12 +475,12 @@ def state_of(path: Path) -> RunState:
     if progress is not None:
         step, match = progress.step, progress.best_exact_match
         best = match if match >= 0 else None
-        if state == "unfinished" and progress.reached_limit(run.config.train):
+        if state == "unfinished" and progress.reached_limit(run.settings.train):
             state = "finished"
     if state != "being written" and diverged:
         state = "diverged"
-    fault = run.config.fault
-    return RunState(state, step, run.config.train.max_steps, best, fault, problem=diverged)
+    fault = run.settings.fault
+    return RunState(state, step, run.settings.train.max_steps, best, fault, problem=diverged)
 
 
 def read_records(file: Path) -> tuple[list[Record], int]:

@@ -29,7 +29,7 @@ def is_run(model: Any) -> bool:
 
 
 def of_run(run: Run, device: torch.device | None = None) -> Adapter:
-    return of_model(run.model, run.config, run.vocabulary, str(run.path), device)
+    return of_model(run.model, run.settings, run.vocabulary, str(run.path), device)
 
 
 def of_model(
