@@ -44,7 +44,7 @@ STEPS = """([payload, model, kernels, count]) => {
   const longest = bucket(config.data.train_length[1] + 1);
   const learner = new Learner(config.model, 13, settings.switches, longest, kernels);
   learner.load(firstWeights(learner.parameters, 0));
-  const stream = trainingBatches(new TaskPairs(config.data, 0)), times = [];
+  const stream = trainingBatches(new TaskDataset(config.data, 0)), times = [];
   const batches = Array.from({ length: count }, () => stream.next().value);
   for (const batch of batches) {
     const began = performance.now();

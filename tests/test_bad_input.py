@@ -24,7 +24,7 @@ from conftest import call, tiny_yaml
 from safetensors import safe_open
 from torch import Tensor
 
-from toytrans.data.task_pairs import TaskPairs
+from toytrans.data.task_dataset import TaskDataset
 from toytrans.training.checkpoint import checkpoint_file, saved_steps
 
 pytestmark = pytest.mark.usefixtures("here", "in_time")
@@ -417,7 +417,7 @@ def test_a_bug_of_ours_is_one_line_that_names_its_report(command, monkeypatch):
     def broken(*_: Any, **__: Any) -> None:
         raise EOFError("out of order\nin two lines")
 
-    monkeypatch.setattr(TaskPairs, "samples", broken)
+    monkeypatch.setattr(TaskDataset, "samples", broken)
     answer = command("explain", "copy")
     assert (answer.code, answer.out) == (70, "")
     says(answer.err.splitlines()[-1], "toytrans: internal error", "EOFError", "out of order")

@@ -18,7 +18,7 @@ from toytrans.config.schedules import SCHEDULES
 from toytrans.config.schema import Settings
 from toytrans.config.yaml import Tree
 from toytrans.data.open import open_dataset
-from toytrans.data.task_pairs import TaskPairs
+from toytrans.data.task_dataset import TaskDataset
 from toytrans.data.tasks import TASKS, translations
 from toytrans.errors import UserError
 from toytrans.metrics import METRICS
@@ -90,9 +90,9 @@ def _settings_of(name: str, longest: int) -> Settings:
     return resolve(check_and_trust(tree))
 
 
-def _opened(settings: Settings) -> TaskPairs:
+def _opened(settings: Settings) -> TaskDataset:
     pairs = open_dataset(settings)
-    assert isinstance(pairs, TaskPairs)
+    assert isinstance(pairs, TaskDataset)
     return pairs
 
 

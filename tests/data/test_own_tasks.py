@@ -10,7 +10,7 @@ from conftest import Answer, Command, config_of, tiny_yaml
 
 from toytrans.data.open import check_dataset, open_dataset
 from toytrans.data.pairs import Pairs
-from toytrans.data.task_pairs import TaskPairs
+from toytrans.data.task_dataset import TaskDataset
 from toytrans.errors import UserError
 from toytrans.references import trust
 
@@ -51,15 +51,15 @@ def own(here: Path) -> Path:
     return here / "own.py"
 
 
-def opened(name: str, **data: object) -> TaskPairs:
+def opened(name: str, **data: object) -> TaskDataset:
     config = config_of(f"own.py:{name}", data={"symbols": None, **data})
     trust(config.references.values())
     source = open_dataset(config)
-    assert isinstance(source, TaskPairs)
+    assert isinstance(source, TaskDataset)
     return source
 
 
-def rows(source: TaskPairs, pairs: Pairs) -> list[tuple[list[str], list[str]]]:
+def rows(source: TaskDataset, pairs: Pairs) -> list[tuple[list[str], list[str]]]:
     decode, both = source.facts.vocabulary.decode, zip(pairs.src, pairs.tgt, strict=True)
     return [(decode(src.tolist()), decode(tgt.tolist())) for src, tgt in both]
 

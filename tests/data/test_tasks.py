@@ -14,25 +14,27 @@ from hypothesis import strategies as st
 from toytrans.data.hashing import mix
 from toytrans.data.open import open_dataset
 from toytrans.data.pairs import Pairs
-from toytrans.data.task_pairs import TaskPairs
+from toytrans.data.task_dataset import TaskDataset
 from toytrans.data.tasks import SWAP, TASKS, dictionary
 
 NAMES = tuple(TASKS)
 
 
-def dataset_of(task: str, seed: int = 0, **data: object) -> TaskPairs:
+def dataset_of(task: str, seed: int = 0, **data: object) -> TaskDataset:
     config = config_of(task, data={"symbols": 10, "seed": seed, **data})
     source = open_dataset(config)
-    assert isinstance(source, TaskPairs)
+    assert isinstance(source, TaskDataset)
     return source
 
 
-def drawn(source: TaskPairs, count: int, split: str = "train") -> list[tuple[list[str], list[str]]]:
+def drawn(
+    source: TaskDataset, count: int, split: str = "train"
+) -> list[tuple[list[str], list[str]]]:
     """Symbols of the first pairs of a split."""
     return symbols_of(source, source.pairs(split, torch.arange(count)))
 
 
-def symbols_of(source: TaskPairs, pairs: Pairs) -> list[tuple[list[str], list[str]]]:
+def symbols_of(source: TaskDataset, pairs: Pairs) -> list[tuple[list[str], list[str]]]:
     decode, sides = source.facts.vocabulary.decode, zip(pairs.src, pairs.tgt, strict=True)
     return [(decode(src.tolist()), decode(tgt.tolist())) for src, tgt in sides]
 
@@ -104,7 +106,7 @@ def test_decoding_has_room_for_the_longest_target_of_a_task():
     assert dataset_of("duplicate").facts.target_growth == 2
     thrice = replace(TASKS["duplicate"], growth=3)
     data = config_of("duplicate", data={"symbols": 10}).data
-    assert TaskPairs(thrice, data, seed=0).facts.target_growth == 3
+    assert TaskDataset(thrice, data, seed=0).facts.target_growth == 3
 
 
 def test_swaps_and_double_words_do_occur_in_the_lexicon():

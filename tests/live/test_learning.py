@@ -140,7 +140,7 @@ def listed(batch: Batch) -> dict[str, Any]:
 
 FIRST_BATCHES = """({ chosen, count }) => {
   const { config, seed } = learningSettings(payload, chosen);
-  const stream = trainingBatches(new TaskPairs(config.data, seed));
+  const stream = trainingBatches(new TaskDataset(config.data, seed));
   return Array.from({ length: count }, () => listsOfBatch(stream.next().value));
 }"""
 
@@ -158,7 +158,7 @@ def test_batches_and_pairs_are_those_of_the_program(js: Any, task: str, seed: in
             js,
             """({ chosen, count, lengths }) => {
               const { config, seed } = learningSettings(payload, chosen);
-              const pairs = new TaskPairs(config.data, seed).pairs("valid", 0, count, lengths);
+              const pairs = new TaskDataset(config.data, seed).pairs("valid", 0, count, lengths);
               return pairs.map(({ source, target }) => [source, target]);
             }""",
             {"chosen": chosen, "count": count, "lengths": lengths},
@@ -432,7 +432,7 @@ HALF_LEARNED = chosen_of("copy", model=TINY | {"n_decoder_layers": 1}, lengths=[
 
 LEARN = """({ chosen, steps }) => {
   const { config, seed } = learningSettings(payload, chosen);
-  const learner = learnerOf(chosen), stream = trainingBatches(new TaskPairs(config.data, seed));
+  const learner = learnerOf(chosen), stream = trainingBatches(new TaskDataset(config.data, seed));
   learner.load(firstWeights(learner.parameters, seed));
   for (let n = 0; n < steps; n++) learner.learn(stream.next().value, config.train);
   return learner.parameters.map(([name]) => [...learner.weights()[name]]);
@@ -450,7 +450,7 @@ def half_learned(js: Any, off: str) -> tuple[dict[str, Any], str]:
 COUNTS = """({ chosen, text, pads }) => {
   const { config, seed } = learningSettings(payload, chosen);
   const learner = learnerOf(chosen, "fp64", text);
-  return byLength(new TaskPairs(config.data, seed).pairs("valid", 0, 60)).flatMap((pairs) =>
+  return byLength(new TaskDataset(config.data, seed).pairs("valid", 0, 60)).flatMap((pairs) =>
     judgedPairs(learner, pairs, pads).map(({ alone, given }) => [alone, given]));
 }"""
 
@@ -458,7 +458,7 @@ COUNTS_OF_MODEL = """({ chosen, text, pads }) => {
   const { about, switches, config, seed } = learningSettings(payload, chosen);
   const model = new Model(about, unpacked(text, "f4", parametersOf(config.model, 13)));
   const padding = Array(pads).fill(PAD);
-  return byLength(new TaskPairs(config.data, seed).pairs("valid", 0, 60)).flat().map((pair) => {
+  return byLength(new TaskDataset(config.data, seed).pairs("valid", 0, 60)).flat().map((pair) => {
     const answer = idsOf(pair.target), labels = [...answer, EOS];
     const encoded = model.encode([...idsOf(pair.source), EOS, ...padding], switches);
     const written = model.greedy(encoded, switches, labels.length).map(({ id }) => id);
@@ -783,7 +783,7 @@ SAVED = """async (chosen) => {
   const last = (type) => told.filter((message) => message.type === type).at(-1);
   const weights = last("weights"), bytes = modelFile(settings, weights);
   const model = new Model(settings.about, weights.tensors);
-  const pairs = new TaskPairs(settings.config.data, settings.seed).pairs("valid", 0, 60);
+  const pairs = new TaskDataset(settings.config.data, settings.seed).pairs("valid", 0, 60);
   const written = pairs.map(({ source }) =>
     model.greedy(model.encode([...idsOf(source), EOS], settings.switches), settings.switches)
       .map(({ id }) => id));

@@ -47,7 +47,7 @@ ATTACKED = {
     "sweep": ("sweep", "tiny.yaml", "--seeds", "0:1", *ENDLESS),
     "eval": ("eval", "run", "--decode", "100"),
     "check": ("check", "run"),
-    "board": ("board", "sockeye"),
+    "sweep of a board": ("sweep", "sockeye"),
     "translate": ("translate", "run"),
     "doctor": ("doctor",),
 }
@@ -139,7 +139,7 @@ COMMANDS = (
     "train tiny.yaml --out run --resume --set train.max_steps=25",
     *("eval run", "translate run 1", "check run", "check --config tiny.yaml", "doctor"),
     *("doctor run", "inspect-masks run", "trace", "trace run 1", "demo gradients"),
-    *("board", "sweep tiny.yaml --seeds 0:0", "runs"),
+    *("sweep sockeye --dry-run", "sweep tiny.yaml --seeds 0:0", "runs"),
 )
 
 

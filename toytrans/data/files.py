@@ -46,7 +46,7 @@ MOST_NAMED = 3
 """So many unknown symbols are named in an error."""
 
 
-class FilePairs:
+class FileDataset:
     """The pairs of files. Each file is read once, when it is first asked for."""
 
     def __init__(

@@ -7,7 +7,7 @@ A task's lengths follow from its settings, so `resolve` has them checked; files 
 
 from toytrans.config.schema import DataConfig, DataSettings, ModelSettings, Settings
 from toytrans.data.pairs import MOST_IDS, SPLITS, DataFacts, Dataset, all_pairs, longest_of
-from toytrans.data.task_pairs import Task, TaskPairs
+from toytrans.data.task_dataset import Task, TaskDataset
 from toytrans.data.tasks import TASKS
 from toytrans.errors import BadKey, did_you_mean
 from toytrans.references import is_reference, shown
@@ -74,14 +74,14 @@ def open_dataset(
     """
     data = settings.data
     if data.files is not None:
-        from toytrans.data.files import FilePairs
+        from toytrans.data.files import FileDataset
 
-        return FilePairs(data.files, settings, facts, vocabulary)
+        return FileDataset(data.files, settings, facts, vocabulary)
     if is_reference(data.task):
         from toytrans.data.own_tasks import open_own_task
 
         return open_own_task(settings, facts)
-    return TaskPairs(task_of(data), data, settings.data_seed)
+    return TaskDataset(task_of(data), data, settings.data_seed)
 
 
 def check_dataset(settings: Settings, dataset: Dataset) -> None:

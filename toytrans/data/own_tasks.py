@@ -38,10 +38,10 @@ from toytrans.data.pairs import (
     Sequences,
     pad_rows,
 )
-from toytrans.data.task_pairs import (
+from toytrans.data.task_dataset import (
     FEWEST_SOURCES,
     Task,
-    TaskPairs,
+    TaskDataset,
     power,
     uniform_length,
     uniform_symbols,
@@ -69,7 +69,7 @@ def own_task(data: DataConfig) -> Task:
     return _as_task(OwnTask(data.task, data.symbols))
 
 
-def open_own_task(settings: Settings, facts: DataFacts | None = None) -> TaskPairs:
+def open_own_task(settings: Settings, facts: DataFacts | None = None) -> TaskDataset:
     """The pairs of a task of the user's, which is tried out.
 
     facts: those of a run that was trained on it; its first pairs must be the same.
@@ -78,7 +78,7 @@ def open_own_task(settings: Settings, facts: DataFacts | None = None) -> TaskPai
     data = settings.data
     assert data.task
     own = OwnTask(data.task, data.symbols)
-    pairs = TaskPairs(_as_task(own), data, settings.data_seed)
+    pairs = TaskDataset(_as_task(own), data, settings.data_seed)
     digest = _try_out(own, pairs)
     pairs.facts = replace(pairs.facts, train_sha256=digest)
     if facts is not None and facts != pairs.facts:
@@ -88,7 +88,7 @@ def open_own_task(settings: Settings, facts: DataFacts | None = None) -> TaskPai
     return pairs
 
 
-def _try_out(own: "OwnTask", pairs: TaskPairs) -> str:
+def _try_out(own: "OwnTask", pairs: TaskDataset) -> str:
     """The sha256 of the first training pairs. Raises UserError where a function is not pure or
     always gives an empty target."""
     low, high = pairs.facts.train_length
@@ -220,7 +220,7 @@ class OwnTask:
 
 
 def _as_task(own: OwnTask) -> Task:
-    """The task as `TaskPairs` asks for it: the same rule on tensors."""
+    """The task as `TaskDataset` asks for it: the same rule on tensors."""
 
     def draw_shape(keys: Tensor, span: tuple[int, int]) -> Tensor:
         return uniform_length(keys, (max(span[0], own.shortest), span[1]))

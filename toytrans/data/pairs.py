@@ -1,7 +1,7 @@
 """Pairs of sequences as ids, what a run remembers of its data, and what every dataset offers.
 
-A `Dataset` (a task in task_pairs.py, files in files.py) gives `Pairs` of a split by their indices.
-batches.py pads them and adds their ends.
+A `Dataset`, of a task in task_dataset.py or of files in files.py, gives `Pairs` of a split by their
+indices. batches.py pads them and adds their ends.
 """
 
 from collections.abc import Sequence

@@ -16,7 +16,7 @@ from toytrans.data.files import encode_pairs
 from toytrans.data.formats import SAY_THEIR_FORMAT, read_file
 from toytrans.data.open import longest_source, open_dataset, too_long
 from toytrans.data.pairs import MOST_IDS, DataFacts, Dataset, Pairs, Side, Span, Split, all_pairs
-from toytrans.data.task_pairs import Task, TaskPairs
+from toytrans.data.task_dataset import Task, TaskDataset
 from toytrans.errors import UserError
 
 MOST_DRAWS = 64
@@ -48,7 +48,7 @@ def pairs_of_split(settings: Settings, facts: DataFacts, split: Split, wanted: S
     Raises UserError if no pair has the wanted lengths, or if they are too long for the model.
     """
     dataset = open_dataset(settings, facts)
-    if not isinstance(dataset, TaskPairs):
+    if not isinstance(dataset, TaskDataset):
         return _selected(all_pairs(dataset, split), wanted)
     count = wanted.examples or dataset.size(split)
     assert count is not None, f"{split} is endless"
@@ -62,7 +62,7 @@ def pairs_of_split(settings: Settings, facts: DataFacts, split: Split, wanted: S
 
 def check_selection(settings: Settings, dataset: Dataset, split: Split, wanted: Selection) -> None:
     """Raise UserError where `pairs_of_split` would, but draw no pairs that a task surely has."""
-    if not isinstance(dataset, TaskPairs) or (wanted.side == "tgt" and wanted.lengths):
+    if not isinstance(dataset, TaskDataset) or (wanted.side == "tgt" and wanted.lengths):
         pairs_of_split(settings, dataset.facts, split, wanted)
     elif wanted.lengths is not None:
         count = wanted.examples or dataset.size(split)
@@ -140,7 +140,7 @@ def _check_span(settings: Settings, task: Task, span: Span, count: int) -> None:
 
 
 def _with_targets(
-    settings: Settings, dataset: TaskPairs, split: Split, span: Span, count: int
+    settings: Settings, dataset: TaskDataset, split: Split, span: Span, count: int
 ) -> Pairs:
     """The first pairs of a split whose targets have the wanted lengths, at most `count`.
 

@@ -15,7 +15,7 @@ from torch.nn.functional import pad
 
 from toytrans.data.hashing import Use, draw, mix, permutation, row_keys
 from toytrans.data.pairs import Sequences, Span, longest_of, real_places
-from toytrans.data.task_pairs import (
+from toytrans.data.task_dataset import (
     LONG_ENOUGH,
     Task,
     number_names,

@@ -11,7 +11,7 @@ from typing import Any
 import torch
 
 from toytrans.config.schema import Settings
-from toytrans.data.files import FilePairs
+from toytrans.data.files import FileDataset
 from toytrans.data.findings import Finding as DataFinding
 from toytrans.data.open import open_dataset
 from toytrans.data.pairs import DataFacts, Pairs, all_pairs
@@ -137,7 +137,7 @@ def read_snapshot(path: Path, trust_code: bool = False) -> RunSnapshot:
         dataset = open_dataset(run.settings, run.facts)
         pairs = all_pairs(dataset, "valid")
         targets = target_stats(pairs, dataset.size("train")) if len(pairs) else None
-        if isinstance(dataset, FilePairs):
+        if isinstance(dataset, FileDataset):
             of_data = tuple(finding for finding in dataset.findings if finding.is_odd)
     except UserError as error:  # the files were moved, or the task's code is not trusted
         why_none = str(error)

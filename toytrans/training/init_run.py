@@ -9,7 +9,7 @@ from pathlib import Path
 
 from toytrans.config.load import flatten
 from toytrans.config.schema import Settings
-from toytrans.data.files import FilePairs
+from toytrans.data.files import FileDataset
 from toytrans.data.pairs import Dataset
 from toytrans.errors import BadKey, listed
 from toytrans.model.seq2seq import Seq2Seq
@@ -40,7 +40,7 @@ class InitRun:
         """Raise BadKey where files have symbols that the other run has no ids for, or where a task
         has other symbols."""
         theirs = self.run.vocabulary
-        if isinstance(dataset, FilePairs):
+        if isinstance(dataset, FileDataset):
             used = dataset.own_vocabulary()
             missing = [symbol for symbol in used.symbols if symbol not in theirs.symbols]
             if missing and not theirs.unknown:

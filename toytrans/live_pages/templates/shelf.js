@@ -32,7 +32,7 @@ function settingsOf({ task, model, seed, lengths, steps, off }) {
 // A subject at step 0. Its weights at later steps come while it learns.
 function subjectOfLearning(chosen) {
   const settings = settingsOf(chosen), { config, seed, task, rule, lengths } = settings;
-  const taskPairs = new TaskPairs(config.data, seed), [, longest] = lengths;
+  const taskPairs = new TaskDataset(config.data, seed), [, longest] = lengths;
   const shapes = parametersOf(config.model, FIRST_SYMBOL + LEARNING.about.symbols.length);
   const first = Object.entries(firstWeights(shapes, seed));
   const weights = new Map([

@@ -15,7 +15,7 @@ const TASKS = {
 
 // Pairs -----------------------------------------------------------------------------------------
 
-class TaskPairs {
+class TaskDataset {
   // data: that section of the config: task, symbols, train_length, batch_tokens
   constructor(data, seed) {
     this.data = data;

@@ -67,7 +67,7 @@ class Learning {
     const { config, symbols, seed, steps, switches, kernels } = settings;
     this.settings = settings;
     this.train = { ...config.train, max_steps: steps };
-    this.pairs = new TaskPairs(config.data, seed);
+    this.pairs = new TaskDataset(config.data, seed);
     const longest = LONGEST_COUNTED + MOST_PADS_COUNTED + 1;  // which no training batch is as wide as
     const size = FIRST_SYMBOL + symbols.length;
     this.learner = new Learner(config.model, size, switches, longest, kernels);

@@ -1,6 +1,6 @@
 """What a task is, and the pairs of one.
 
-A task works on symbols numbered from 0; `TaskPairs` turns them into ids and deals out the splits.
+A task works on symbols numbered from 0; `TaskDataset` turns them into ids and deals out the splits.
 """
 
 from collections.abc import Callable
@@ -96,7 +96,7 @@ class Task:
     fewest_symbols: int = 1
 
 
-class TaskPairs:
+class TaskDataset:
     """The pairs of a synthetic task. Pair i of a split depends on (seed, split, i) alone."""
 
     def __init__(self, task: Task, data: DataSettings, seed: int) -> None:
