@@ -7,15 +7,12 @@ only to go on with it.
 
 import contextlib
 import hashlib
-import io
 import os
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
-from typing import Annotated, Any, Literal, TypeVar
-
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from typing import Any, Literal, TypeVar
 
 from toytrans.arguments import check_choice, check_whole, checked_lengths
 from toytrans.config.faults import fault_remark
@@ -23,7 +20,7 @@ from toytrans.config.load import load_saved_config, load_settings
 from toytrans.config.schema import Config, Settings
 from toytrans.data.formats import sha256_of
 from toytrans.data.open import open_dataset
-from toytrans.data.pairs import MOST_TARGET_GROWTH, DataFacts, Side
+from toytrans.data.pairs import DataFacts, Side
 from toytrans.data.selection import (
     pairs_of_files,
     pairs_of_split,
@@ -32,7 +29,7 @@ from toytrans.data.selection import (
 )
 from toytrans.errors import UserError
 from toytrans.evaluation import evaluate, translate
-from toytrans.files import json_text, read_whole
+from toytrans.files import json_text
 from toytrans.measurement import Measure, Result, read_results, result_of
 from toytrans.model.build import build_model
 from toytrans.model.seq2seq import Seq2Seq, count_parameters
@@ -42,7 +39,6 @@ from toytrans.resolve import resolve
 from toytrans.tokens import Vocabulary
 from toytrans.training.checkpoint import (
     CHECKPOINTS,
-    Count,
     Progress,
     checkpoint_file,
     checkpoint_sha256,
@@ -57,7 +53,6 @@ from toytrans.training.folder import (
     CONFIG,
     DATA,
     METRICS,
-    MOST_BYTES,
     RESOLVED,
     Record,
     is_being_written,
@@ -65,12 +60,10 @@ from toytrans.training.folder import (
     read_environment,
 )
 from toytrans.training.provenance import TrainedWith, trained_with
+from toytrans.training.saved import read_facts, read_records
 
 NOT_MEASURED = "not measured"
 """What is shown for a number that is None or missing."""
-
-MOST_BYTES_OF_RECORDS, MOST_DAMAGED = 2**30, 10_000
-"""Bytes of metrics.jsonl, and lines without a record after which no more are read."""
 
 OneOrMany = TypeVar("OneOrMany", str, list[str])
 """One sequence such as "5 7 9", or several."""
@@ -149,10 +142,7 @@ class Run:
                 f"{path}: a run of toytrans 0.3, whose checkpoints are folders; train again, or "
                 "use 0.3"
             )
-        try:
-            facts = _SavedFacts.model_validate_json(read_whole(path / DATA, MOST_BYTES)).facts()
-        except (OSError, ValidationError, UserError):
-            raise UserError(f"{path / DATA}: damaged; the run cannot be read without it") from None
+        facts = read_facts(path / DATA)
         settings = load_settings(path / RESOLVED)
         if trust_code:
             trust(settings.references.values())
@@ -481,76 +471,6 @@ def state_of(path: Path) -> RunState:
         state = "diverged"
     fault = run.settings.fault
     return RunState(state, step, run.settings.train.max_steps, best, fault, problem=diverged)
-
-
-def read_records(file: Path) -> tuple[list[Record], int]:
-    """The records in a metrics.jsonl, and the number of its damaged lines. Raises UserError if it
-    cannot be read."""
-    records, damaged = list[Record](), 0
-    try:
-        raw = read_whole(file, MOST_BYTES_OF_RECORDS)
-    except FileNotFoundError:
-        raw = b""
-    except OSError as error:
-        raise UserError(f"{file}: cannot be read ({error.strerror})") from None
-    for line in io.BytesIO(raw):
-        try:
-            record = _SavedRecord.model_validate_json(line).model_dump(exclude_unset=True)
-        except ValidationError:
-            damaged += line.endswith(b"\n")
-            if damaged > MOST_DAMAGED:
-                break
-            continue
-        while records and records[-1]["step"] >= record["step"]:
-            records.pop()
-        records.append(record)
-    return records, damaged
-
-
-class _SavedFacts(BaseModel):
-    """data.json."""
-
-    model_config = ConfigDict(extra="forbid", strict=True)
-
-    symbols: tuple[str, ...]
-    separators: tuple[str, ...]
-    train_length: tuple[Annotated[int, Field(ge=0)], Annotated[int, Field(le=10**9)]]
-    target_growth: Annotated[int, Field(ge=2, le=MOST_TARGET_GROWTH)]
-    train_sha256: str
-    unknown: str = ""
-
-    def facts(self) -> DataFacts:
-        """The facts. Raises UserError for values that training never writes."""
-        low, high = self.train_length
-        if low > high or any(symbol.split() != [symbol] for symbol in self.symbols):
-            raise UserError("no training's data")
-        vocabulary = Vocabulary(self.symbols, self.separators, self.unknown)
-        return DataFacts(vocabulary, (low, high), self.target_growth, self.train_sha256)
-
-
-Number = Annotated[float, Field(ge=-1e100, le=1e100)] | None
-"""Squares and quotients of such numbers are finite."""
-
-Share = Annotated[float, Field(ge=0, le=1)] | None
-
-
-class _SavedRecord(BaseModel):
-    """A line of metrics.jsonl."""
-
-    model_config = ConfigDict(extra="allow", strict=True)
-
-    step: Count
-    loss: Number = None
-    lr: Number = None
-    grad_norm: Number = None
-    padding: Number = None
-    target_tokens: Count | None = None
-    elapsed_s: Number = None
-    evaluation_s: Number = None
-    valid_exact_match: Share = None
-    valid_token_accuracy: Share = None
-    valid_loss: Number = None
-    diverged: str = ""
 
 
 # Its weights, beside what they were trained with ------------------------------------------------
