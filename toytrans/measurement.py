@@ -73,6 +73,7 @@ class Measure(Section):
 
     @property
     def selection(self) -> Selection:
+        """Which pairs of a split are measured."""
         return Selection(self.lengths, self.examples, self.length_of)
 
     def in_words(self, lengths: str = "") -> str:
@@ -110,6 +111,7 @@ class SpanNumbers(BaseModel):
 
     @property
     def span(self) -> Span:
+        """The lengths and their part, without the numbers."""
         return Span(self.shortest, self.longest, self.part)
 
 

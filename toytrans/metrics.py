@@ -158,6 +158,7 @@ class Metric:
 
     @property
     def is_share(self) -> bool:
+        """Whether it goes from 0 to 1."""
         return self.form in (SHARE, ALL_OR_NOTHING)
 
     def value(self, total: float, divisor: float) -> float | None:

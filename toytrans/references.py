@@ -95,6 +95,7 @@ def digests(references: Iterable[str]) -> list[str]:
 
 
 def path_of(reference: str) -> str:
+    """The file of a reference."""
     return reference.rpartition(":")[0]
 
 

@@ -39,6 +39,7 @@ class Vocabulary:
 
     @property
     def separator_ids(self) -> tuple[int, ...]:
+        """The ids of the symbols that separate parts of a sequence."""
         return tuple(self._ids[symbol] for symbol in self.separators)
 
     @property

@@ -61,6 +61,7 @@ class TensorBoardLog:
                 self._give_up(error)
 
     def close(self) -> None:
+        """Write out what is left, and close the files."""
         try:
             if self.writer is not None:
                 self.writer.close()

@@ -30,10 +30,12 @@ class Key(NamedTuple):
 
     @property
     def section(self) -> str:
+        """The section around the key, say train; empty for a key that stands in none."""
         return self.path.rpartition(".")[0]
 
     @property
     def name(self) -> str:
+        """The last part of its path, say lr."""
         return self.path.rpartition(".")[2]
 
 

@@ -58,6 +58,7 @@ def check_lengths(task: Task, data: DataSettings, model: ModelSettings) -> None:
 
 
 def too_long(symbols: int, room: int, model: ModelSettings) -> str:
+    """Why sequences of so many symbols do not fit a table with room for fewer, and the remedy."""
     return (
         f"{symbols} symbols are more than the {room} that model.max_positions "
         f"{model.max_positions} leaves room for; raise it, or take positions without a table"

@@ -170,6 +170,7 @@ class OwnTask:
         return row
 
     def refuse(self, reason: str) -> NoReturn:
+        """Raise UserError with the name of the task and what is wrong with it."""
         raise UserError(f"{self.name}: {reason}") from None
 
     def _returned(self, function: Callable[..., Any], call: str, *arguments: Any) -> Any:

@@ -49,11 +49,13 @@ def number_names(symbols: int, seed: int) -> Vocabulary:
 
 
 def uniform_length(keys: Tensor, span: Span) -> Tensor:
+    """Lengths (N, 1), each as likely as the others."""
     low, high = span
     return low + draw(keys, 1, high - low + 1)
 
 
 def uniform_symbols(keys: Tensor, shape: Tensor, symbols: int) -> Sequences:
+    """Sources whose symbols are each as likely as the others; shape (N, 1) holds their lengths."""
     length = shape[:, 0]
     return draw(keys, longest_of(length), symbols), length
 

@@ -71,33 +71,40 @@ def _looked_up(numbers: Tensor, shares: Tensor) -> Tensor:
 
 
 def copy(src: Tensor, length: Tensor, symbols: int, seed: int) -> Sequences:
+    """The source as it is."""
     return src, length
 
 
 def reverse(src: Tensor, length: Tensor, symbols: int, seed: int) -> Sequences:
+    """The source from its end to its start; what stands past a length means nothing."""
     places = torch.arange(src.shape[1])
     return src.gather(1, (length[:, None] - 1 - places).clamp(min=0)), length
 
 
 def shift(src: Tensor, length: Tensor, symbols: int, seed: int) -> Sequences:
+    """Each symbol k becomes symbol k + `symbols`."""
     return src + symbols, length
 
 
 def shift_names(symbols: int, seed: int) -> Vocabulary:
+    """Twice as many names, because each symbol has one that it becomes."""
     return number_names(2 * symbols, seed)
 
 
 def sort(src: Tensor, length: Tensor, symbols: int, seed: int) -> Sequences:
+    """The symbols of the source in ascending order."""
     last = src.masked_fill(~real_places(length, src.shape[1]), symbols)
     return last.sort(1).values, length
 
 
 def duplicate(src: Tensor, length: Tensor, symbols: int, seed: int) -> Sequences:
+    """The source, and once more the source."""
     places = torch.arange(2 * src.shape[1])
     return src.gather(1, places % length[:, None].clamp(min=1)), 2 * length
 
 
 def odds_first(src: Tensor, length: Tensor, symbols: int, seed: int) -> Sequences:
+    """What stands at places 1, 3, 5, ..., counted from 0, then what stands at 0, 2, 4, ..."""
     places = torch.arange(src.shape[1])
     odds = length[:, None] // 2
     order = torch.where(places < odds, 2 * places + 1, 2 * (places - odds))
@@ -105,6 +112,7 @@ def odds_first(src: Tensor, length: Tensor, symbols: int, seed: int) -> Sequence
 
 
 def parity(src: Tensor, length: Tensor, symbols: int, seed: int) -> Sequences:
+    """One symbol: the sum of all modulo `symbols`, which for two symbols is the parity of ones."""
     total = src.masked_fill(~real_places(length, src.shape[1]), 0).sum(1, keepdim=True)
     return total % symbols, torch.ones_like(length)
 
@@ -233,6 +241,7 @@ def keep_in_order(values: Tensor, kept: Tensor) -> Sequences:
 
 
 def stack_names(symbols: int, seed: int) -> Vocabulary:
+    """The symbols of a stack, then POP, then a PUSH of each symbol."""
     names = [str(k) for k in range(symbols)]
     return Vocabulary((*names, "POP", *(f"PUSH{name}" for name in names)))
 

@@ -84,6 +84,7 @@ learned so little."""
 
 
 def every(run: RunSnapshot) -> bool:
+    """Any run."""
     return True
 
 

@@ -37,6 +37,7 @@ class TargetStats:
 
     @property
     def mean_tokens(self) -> float:
+        """The mean length of a target in tokens, with EOS."""
         return fmean(self.tokens)
 
     def by_chance(self, accuracy: float) -> float:
@@ -65,10 +66,12 @@ class RunSnapshot:
 
     @property
     def step(self) -> int:
+        """The step of the last record; 0 without records."""
         return int(self.records[-1]["step"]) if self.records else 0
 
     @cached_property
     def evaluations(self) -> list[Record]:
+        """The records that hold an evaluation."""
         return [record for record in self.records if record.get("valid_loss") is not None]
 
     @property

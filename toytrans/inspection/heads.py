@@ -108,6 +108,7 @@ class HeadReport:
 
     @property
     def best(self) -> Fit:
+        """The rule that fits the head best."""
         return self.fits[0]
 
     @property

@@ -76,10 +76,12 @@ class Trace:
 
     @property
     def title(self) -> str:
+        """Which attention, of which layer, with whose weights."""
         return f"{ATTENTIONS[self.name].lower()}, layer {self.layer}, {self.inspected.weights}"
 
     @property
     def tensors(self) -> dict[str, Tensor]:
+        """Every tensor by its name, in the order in which they are computed."""
         return {step.name: step.tensor for step in self.steps}
 
     def to_dict(self) -> dict[str, Any]:

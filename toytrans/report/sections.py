@@ -50,6 +50,7 @@ class View(NamedTuple):
 
     @property
     def name(self) -> str:
+        """The name of its folder."""
         return self.path.name or str(self.path)
 
 
