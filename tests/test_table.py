@@ -6,11 +6,12 @@ from html.parser import HTMLParser
 import pytest
 
 from toytrans.files import json_text
-from toytrans.table import Cell, Table, TextColumn, beside_html
+from toytrans.html import beside_html
+from toytrans.table import Cell, Table, TextColumn
 
 MASK = Table(
     "Masks <1>",
-    ["", "5", "7"],
+    ["", "5", "7\x07"],
     [["a", Cell("1", "open", "a sees 5"), Cell("·", "closed", 'a, "7"')], ["b", "1", "\x1b[1m"]],
     ["One & two."],
     above=["(2, 2)"],
@@ -46,7 +47,7 @@ def test_a_notebook_and_a_page_show_the_same_cells():
     )
     assert of_alone == of_page
     texts = [text.strip() for _, _, text in of_page]
-    assert texts == ["", "5", "7", "a", "1", "·", "b", "1", r"\x1b[1m"]
+    assert texts == ["", "5", r"7\x07", "a", "1", "·", "b", "1", r"\x1b[1m"]
     assert of_page[3][1] == {"scope": "row"}, "the first cell names its row"
     assert of_page[4][1] == {"class": "open", "title": "a sees 5"}
     assert of_page[5][1] == {"class": "closed", "title": 'a, "7"'}
@@ -57,10 +58,10 @@ def test_text_and_json_have_what_the_cells_are():
     assert str(MASK).splitlines()[:4] == [
         "4 Masks <1>",
         "(2, 2)",
-        "     5        7",
+        r"     5    7\x07",
         "  a  1        ·",
     ]
-    assert json.loads(json_text(MASK.records()))[0] == {"": "a", "5": "1", "7": "·"}
+    assert json.loads(json_text(MASK.records()))[0] == {"": "a", "5": "1", "7\x07": "·"}
     assert NUMBERS.records()[1] == {"run": "y", "exact match": None}
     assert str(Table("nothing here")) == "nothing here"
     assert (
@@ -75,4 +76,4 @@ def test_pandas_gets_values_below_the_headings():
     frame = NUMBERS.to_pandas()
     assert list(frame.columns) == ["run", "exact match"] and frame["exact match"][0] == 0.5
     assert pandas.isna(frame["exact match"][1]) and list(frame["run"]) == ["x", "y"]
-    assert list(MASK.to_pandas()["7"]) == ["·", "\x1b[1m"]
+    assert list(MASK.to_pandas()["7\x07"]) == ["·", "\x1b[1m"]

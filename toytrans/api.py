@@ -14,13 +14,15 @@ from toytrans.config.load import check_and_trust, read_tree, set_key
 from toytrans.config.schema import Config
 from toytrans.config.yaml import IN_PYTHON, Tree
 from toytrans.errors import UserError
-from toytrans.measurement import Measure, Result, check_longest
+from toytrans.measure import Measure, check_longest
+from toytrans.measurement import Result
 from toytrans.metrics import check_metric
 from toytrans.sweeps import comparison
+from toytrans.sweeps.choices import check_key, narrowed
 from toytrans.sweeps.comparison import Comparison
-from toytrans.sweeps.plan import check_key, narrowed, plan
+from toytrans.sweeps.plan import plan
 from toytrans.sweeps.sweep import SWEEPS, write
-from toytrans.sweeps.sweep_file import Plan, SweepMeasure, find_sweep_file, plan_of_file
+from toytrans.sweeps.sweep_file import Plan, SweepMeasure, plan_of
 from toytrans.training.devices import tuned
 from toytrans.training.folder import Record
 from toytrans.training.run import Run
@@ -296,8 +298,7 @@ def sweep(
 
 def _plan_of(config: Settings) -> Plan:
     """What a sweep of a config is asked for: what its file says, or the config alone."""
-    file = find_sweep_file(Path(config)) if isinstance(config, str | Path) else None
-    return plan_of_file(file) if file else Plan(_tree_of(config))
+    return plan_of(Path(config)) if isinstance(config, str | Path) else Plan(_tree_of(config))
 
 
 def _checked_grid(grid: Mapping[str, Sequence[Any]]) -> dict[str, list[Any]]:

@@ -13,7 +13,7 @@ from toytrans.checks.rules import CAUSES, CHECKS
 from toytrans.config import keys as config_keys
 from toytrans.config.fault_cards import CARDS
 from toytrans.config.keys import Key, nearest_key
-from toytrans.config.load import check_and_trust, load_config, shipped_names
+from toytrans.config.load import check_and_trust, load_config
 from toytrans.config.schedules import SCHEDULES
 from toytrans.config.schema import Settings
 from toytrans.config.yaml import Tree
@@ -23,7 +23,7 @@ from toytrans.data.tasks import TASKS, translations
 from toytrans.errors import UserError
 from toytrans.metrics import METRICS
 from toytrans.model.positions import scheme_names
-from toytrans.references import is_reference, shown
+from toytrans.references import is_reference, shipped_names, shown
 from toytrans.resolve import resolve
 
 Card = dict[str, str]

@@ -50,6 +50,11 @@ def absolute(text: str) -> str:
     raise ValueError(f"{text!r} names no code; write it as FILE.py:NAME")
 
 
+def shipped_names() -> list[str]:
+    """The names of the configs that come with the package."""
+    return sorted(file.stem for file in SHIPPED.glob("*.yaml"))
+
+
 def shown(reference: str) -> str:
     """A reference for messages: a file below the working directory by its relative path."""
     with contextlib.suppress(ValueError, OSError):

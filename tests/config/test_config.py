@@ -8,13 +8,14 @@ import sys
 from itertools import zip_longest
 from pathlib import Path
 from pkgutil import resolve_name
+from typing import get_type_hints
 
 import pytest
 from conftest import config_of, tiny_yaml
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
-from toytrans.cli.app import COMMANDS, imported
+from toytrans.cli.app import COMMANDS, function_of, imported, part
 from toytrans.config.faults import FAULTS, decoded_fault, fault_remark, hide, openly_named_fault
 from toytrans.config.keys import keys
 from toytrans.config.load import as_yaml, load_config, load_settings
@@ -447,7 +448,8 @@ def test_limits_and_the_device_may_change(tmp_path):
 
 def modules_of_commands() -> set[str]:
     """The module of each command, below toytrans.cli."""
-    return {entry.place.partition(":")[0] for entry in COMMANDS.values()}
+    entries = [inner for entry in COMMANDS.values() for inner in entry.verbs.values() or [entry]]
+    return {entry.place.partition(":")[0] for entry in entries}
 
 
 def modules_after(*words: str) -> tuple[int, set[str]]:
@@ -472,12 +474,46 @@ def test_the_help_of_all_commands_waits_for_nothing():
     assert not modules & {f"toytrans.cli.{name}" for name in modules_of_commands()}
 
 
-def test_a_misspelt_key_is_told_before_torch_is_imported(tmp_path):
-    (tmp_path / "c.yaml").write_text(PLAIN.replace("max_steps", "max_step"))
-    code, modules = modules_after("train", str(tmp_path / "c.yaml"))
-    assert code == 2 and "toytrans.config.schema" in modules
-    others = modules_of_commands() - {"train"}
-    assert not modules & {"torch", "matplotlib", *(f"toytrans.cli.{name}" for name in others)}
+REFUSED = """
+import sys
+from toytrans.cli.app import main
+for words in {lines!r}:
+    sys.argv = ["toytrans", *words.split()]
+    try: main()
+    except SystemExit as stop: print(words, "|", stop.code, *{heavy!r} & sys.modules.keys())
+"""
+"""A program that types lines one after another, and prints what each has imported of some."""
+
+
+def answered(lines: list[str], heavy: set[str], folder: Path) -> list[str]:
+    """The exit code of each line, and what of the heavy modules was imported until then."""
+    code = REFUSED.format(lines=lines, heavy=heavy)
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, check=True, cwd=folder
+    )
+    return [line.partition(" | ")[2] for line in done.stdout.splitlines() if " | " in line]
+
+
+def test_what_is_misspelt_is_told_before_torch_is_imported(tmp_path):
+    """The options of every command, and the keys of those that take a config or a sweep file."""
+    names = [f"{n} {v}".strip() for n, e in COMMANDS.items() for v in e.verbs or [""]]
+    options = [f"{name} --misspelt" for name in names if name != "train"]
+    assert answered(options, {"torch", "matplotlib"}, tmp_path) == ["2"] * 17
+    (tmp_path / "c.yaml").write_text(PLAIN)
+    (tmp_path / "wrong.yaml").write_text(PLAIN.replace("max_steps", "max_step"))
+    (tmp_path / "sweep.yaml").write_text("base: c.yaml\nmeasures: {test: {lenghts: [1, 2]}}\n")
+    (tmp_path / "grid.yaml").write_text("base: c.yaml\ngrid: {train.lr: [0.1, fast]}\n")
+    keys = [
+        *("train --misspelt", "train wrong.yaml", "sweep wrong.yaml", "sweep sweep.yaml"),
+        *("sweep c.yaml --set train.lrr=1,2", "sweep c.yaml --set train.lr=1,a", "sweep grid.yaml"),
+        *(
+            "check wrong.yaml",
+            "check --config c.yaml --set train.lrr=1",
+            "inspect-masks wrong.yaml",
+        ),
+        *("inspect-masks wrong.yaml", "trace wrong.yaml", "demo decoding wrong.yaml"),
+    ]
+    assert answered(keys, {"torch", "matplotlib"}, tmp_path) == ["2"] * len(keys)
 
 
 def test_a_sound_training_imports_no_fault(tmp_path):
@@ -488,10 +524,15 @@ def test_a_sound_training_imports_no_fault(tmp_path):
 
 
 @pytest.mark.parametrize("name", COMMANDS)
-def test_the_help_of_all_commands_says_what_each_says_of_itself(name):
+def test_a_command_says_and_takes_the_same_wherever_it_stands(name):
+    """Its first line stands in the help of all; its options are the arguments of what it does."""
+    entry = COMMANDS[name]
     help_of_one = imported(name).help
     assert help_of_one is not None
-    assert help_of_one.partition("\n\n")[0].replace("\n", " ") == COMMANDS[name].help
+    assert help_of_one.partition("\n\n")[0].replace("\n", " ") == entry.help
+    for each in (entry.verbs or {name: entry}).values():
+        declared, does = get_type_hints(function_of(each)), get_type_hints(part(each.place))
+        assert list(declared.items()) == list(does.items())
 
 
 # Faults --------------------------------------------------------------------------------------

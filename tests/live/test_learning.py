@@ -24,7 +24,7 @@ from toytrans.data.open import open_dataset
 from toytrans.exercises.results import PARTS, TASKS, read_results
 from toytrans.live_pages.learning import engine_script, learning_payload
 from toytrans.live_pages.payload import packed
-from toytrans.measurement import Measure
+from toytrans.measure import Measure
 from toytrans.resolve import resolve
 from toytrans.tokens import EOS_ID, FIRST_SYMBOL_ID, PAD_ID
 from toytrans.training.session import new_model

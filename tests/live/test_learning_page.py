@@ -12,7 +12,7 @@ from conftest import Command
 from live.test_page import counts_of, text_of
 from toytrans import load
 from toytrans.live_pages.page import learning_page
-from toytrans.measurement import Measure
+from toytrans.measure import Measure
 
 TINY = "#size=16.1.1.1.16&lengths=1.3&steps=40"
 """A model that has learned in a moment, though not much."""

@@ -20,7 +20,7 @@ from toytrans import live, load
 from toytrans.data.batches import Batch
 from toytrans.inspection.record import capture
 from toytrans.live_pages import payload as payloads
-from toytrans.measurement import Measure
+from toytrans.measure import Measure
 from toytrans.scores import wilson_interval
 from toytrans.tokens import BOS_ID, EOS_ID, FIRST_SYMBOL_ID, PAD_ID
 

@@ -16,7 +16,8 @@ from conftest import Command, config_of, tiny_yaml
 
 from toytrans.cli.terminal import show
 from toytrans.config.load import flatten
-from toytrans.measurement import Measure, Result, SpanNumbers
+from toytrans.measure import Measure
+from toytrans.measurement import Result, SpanNumbers
 from toytrans.metrics import COUNTS, OF_PAIRS
 from toytrans.scores import wilson_interval
 from toytrans.sweeps.comparison import Comparison

@@ -24,7 +24,8 @@ from toytrans.config.load import read_tree
 from toytrans.errors import UserError
 from toytrans.sweeps import here as processes
 from toytrans.sweeps import trial
-from toytrans.sweeps.plan import plan, read_grid
+from toytrans.sweeps.choices import read_grid
+from toytrans.sweeps.plan import plan
 from toytrans.sweeps.sweep import Sweep, write
 from toytrans.sweeps.sweep_file import Plan, SweepMeasure
 from toytrans.training import devices

@@ -1,5 +1,6 @@
-"""The command line: parses, calls, prints. `app` imports the module of a command when the command
-is called. `train` alone imports torch later, when its config is known to be right."""
+"""The command line: parses, calls, prints. `app` imports what a command does when its options and
+the keys of its config have been read. `train` alone has its options beside what it does, and
+imports torch later, when its config is known to be right."""
 
 from typing import NoReturn
 

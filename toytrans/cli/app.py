@@ -3,10 +3,12 @@
 import atexit
 import contextlib
 import errno
+import functools
 import os
 import sys
 import tempfile
 import traceback
+from collections.abc import Callable
 from io import TextIOWrapper
 from pkgutil import resolve_name
 from typing import Annotated, Any, NamedTuple, NoReturn
@@ -24,22 +26,37 @@ TRAIN, LOOK, PROVE, LEARN = "Train", "Look", "Prove", "Learn"
 
 
 class Entry(NamedTuple):
-    """A command: its group in the help, the module and the function that it is, and one line of
-    help, which is the first of the function's own."""
+    """A command.
+
+    group: in the help of all. place: the module and the function that do it; its options and its
+    help stand under the name of that function in commands/, in the file of its group. help: the
+    first line of that help. first: what judges the arguments before that module is imported.
+    has_options: the function itself has its options. verbs: the commands of which it is made.
+    """
 
     group: str
     place: str
-    help: str
+    help: str = ""
+    first: str = ""
+    has_options: bool = False
     settings: dict[str, Any] = {}
+    verbs: "dict[str, Entry]" = {}
 
 
 MORE_WORDS = {"context_settings": {"allow_extra_args": True}}
 """Of a command that answers itself to words that are no RUN."""
 
+A_CONFIG = "judged:a_config"
+
 COMMANDS = {
-    "train": Entry(TRAIN, "train:train", "Train a model from a YAML file and measure it."),
+    "train": Entry(
+        TRAIN, "train:train", "Train a model from a YAML file and measure it.", has_options=True
+    ),
     "sweep": Entry(
-        TRAIN, "sweep:sweep", "Train all combinations of values and seeds, and compare them."
+        TRAIN,
+        "sweep:sweep",
+        "Train all combinations of values and seeds, and compare them.",
+        "judged:a_sweep",
     ),
     "runs": Entry(TRAIN, "runs:runs", "List runs: state, best exact match, age, size."),
     "new": Entry(TRAIN, "new:new", "Write a commented config that trains as it is."),
@@ -49,12 +66,17 @@ COMMANDS = {
         LOOK,
         "inspect_masks:inspect_masks",
         "Show the masks of a padded batch, and which labels the loss counts.",
-        MORE_WORDS,
+        A_CONFIG,
+        settings=MORE_WORDS,
     ),
-    "trace": Entry(LOOK, "trace:trace", "Show every tensor of one attention and its layer."),
+    "trace": Entry(
+        LOOK, "trace:trace", "Show every tensor of one attention and its layer.", A_CONFIG
+    ),
     "live": Entry(LOOK, "live:live", "Write one HTML page in which a transformer runs."),
     "report": Entry(LOOK, "report:report", "Write one HTML page about a run, or about several."),
-    "check": Entry(PROVE, "check:check", "Check that masks, loss and layers do what they should."),
+    "check": Entry(
+        PROVE, "check:check", "Check that masks, loss and layers do what they should.", A_CONFIG
+    ),
     "eval": Entry(PROVE, "evaluate:evaluate", "Measure a run, or compare several."),
     "doctor": Entry(PROVE, "doctor:doctor", "Diagnose a run, or this machine."),
     "explain": Entry(
@@ -62,11 +84,21 @@ COMMANDS = {
         "explain:explain",
         "Explain a task, a fault, a check, a metric or a config key, or list them.",
     ),
-    "demo": Entry(LEARN, "demo:demo", "Show one idea of attention in numbers."),
-    "exercise": Entry(LEARN, "exercise:app", "Find the fault: write, answer, grade exercises."),
+    "demo": Entry(LEARN, "demo:demo", "Show one idea of attention in numbers.", A_CONFIG),
+    "exercise": Entry(
+        LEARN,
+        "",
+        "Find the fault: write, answer, grade exercises.",
+        verbs={
+            "new": Entry(LEARN, "exercise:new"),
+            "answer": Entry(LEARN, "exercise:answer"),
+            "grade": Entry(LEARN, "exercise:grade"),
+        },
+    ),
 }
-"""The one place where imports wait: a command's module is imported when the command is called or
-completed, and the help of all commands needs none of them."""
+"""The one place where imports wait. The help of all commands needs no command's module, and the
+options of a command are read before what it does is imported, which takes seconds where torch comes
+with it."""
 
 
 WrongCommandLine: Any = typer.BadParameter.__base__
@@ -86,14 +118,35 @@ class Commands(TyperGroup):
 def imported(name: str) -> Any:
     """A command with its parameters."""
     entry = COMMANDS[name]
-    made = resolve_name(f"toytrans.cli.{entry.place}")
-    if not isinstance(made, typer.Typer):
-        alone = typer.Typer(**LOOKS, add_completion=False)
-        alone.command(name, rich_help_panel=entry.group, **entry.settings)(made)
-        made = alone
+    made = typer.Typer(**LOOKS, add_completion=False, help=entry.help if entry.verbs else None)
+    for verb, each in (entry.verbs or {name: entry}).items():
+        panel = None if entry.verbs else entry.group
+        made.command(verb, rich_help_panel=panel, **each.settings)(function_of(each))
     command = typer.main.get_command(made)
     command.name = name
     return command
+
+
+def function_of(entry: Entry) -> Callable[..., None]:
+    """What Typer calls. It has the options of a command, and imports what the command does when it
+    is called with them."""
+    if entry.has_options:
+        return part(entry.place)
+    _, _, function = entry.place.partition(":")
+    options = part(f"commands.{entry.group.lower()}:{function}")
+
+    @functools.wraps(options)
+    def call(**given: Any) -> None:
+        for place in filter(None, (entry.first, entry.place)):
+            part(place)(**given)
+
+    return call
+
+
+def part(place: str) -> Callable[..., None]:
+    """A function below toytrans.cli, whose module is imported now."""
+    found: Callable[..., None] = resolve_name(f"toytrans.cli.{place}")
+    return found
 
 
 LOOKS: Any = {"rich_markup_mode": "rich", "pretty_exceptions_enable": False}

@@ -5,7 +5,7 @@ import warnings
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Any
 
 import torch
 import typer
@@ -15,15 +15,7 @@ from toytrans.checks.adapters.toytrans import of_model
 from toytrans.checks.example_script import example_script, failure_to_save
 from toytrans.checks.report import Report
 from toytrans.cli.common import (
-    AsJson,
-    Break,
-    Checkpoint,
-    ConfigOption,
-    Overrides,
-    RunOrConfig,
-    TrustCode,
     check_has_checkpoints,
-    rare,
     run_or_config,
     warn_of_fault,
 )
@@ -52,52 +44,23 @@ STYLES = {
 }
 
 
-Model = Annotated[
-    str | None,
-    typer.Option(metavar="FILE.py:FUNCTION", help="Check the model that a function returns."),
-]
-Only = Annotated[str, typer.Option(metavar="NAMES", help="Run these checks only, say pads,future.")]
-Length = Annotated[
-    int | None,
-    typer.Option(min=4, max=1000, help="Longest sequence. Default: 64; more is thorough."),
-]
-Quick = Annotated[bool, typer.Option("--quick", help="Ask the shortest batch alone.")]
-Everything = Annotated[bool, typer.Option("--all", help="Show every check with its evidence.")]
-SaveExample = Annotated[
-    Path | None,
-    typer.Option(metavar="FILE.py", help="Write a script that shows the first failure again."),
-]
-WhereAsked = Annotated[
-    str | None,
-    rare(help="Where the model runs: auto | cpu | cuda | cuda:N | mps. Default: where it is."),
-]
-
-
 def check(
-    run: RunOrConfig = None,
-    config: ConfigOption = None,
-    overrides: Overrides = None,
-    model: Model = None,
-    fault: Break = None,
-    only: Only = "",
-    length: Length = None,
-    quick: Quick = False,
-    everything: Everything = False,
-    save_example: SaveExample = None,
-    checkpoint: Checkpoint = "best",
-    device: WhereAsked = None,
-    trust_code: TrustCode = False,
-    as_json: AsJson = False,
+    run: Path | None,
+    config: Path | None,
+    overrides: list[str] | None,
+    model: str | None,
+    fault: str | None,
+    only: str,
+    length: int | None,
+    quick: bool,
+    everything: bool,
+    save_example: Path | None,
+    checkpoint: str,
+    device: str | None,
+    trust_code: bool,
+    as_json: bool,
 ) -> None:
-    """Check that masks, loss and layers do what they should.
-
-    Checked are a run (by default the newest), fresh weights of a config, or your
-    own --model: a function that returns a Hugging Face model, or a dict with
-    `model`, `pad_id`, `vocabulary_size` and other arguments of `toytrans.check`.
-
-    Exit codes: 0 all checks pass, 1 one fails, 2 pads, the future or a given
-    loss cannot be judged. One line then says what to give.
-    """
+    """Check that masks, loss and layers do what they should."""
     # which nn.Transformer makes, or does not make
     warnings.filterwarnings("ignore", ".*nested.tensor", UserWarning)
     check_new(save_example)

@@ -2,18 +2,21 @@
 run is named in a command that is printed."""
 
 import os
+import re
 import shlex
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from toytrans.cli.terminal import note
 from toytrans.config.faults import FAULTS, fault_remark, openly_named_fault
-from toytrans.config.load import shipped_names
-from toytrans.config.schema import Settings
 from toytrans.errors import UserError
-from toytrans.references import is_shipped
+from toytrans.references import is_shipped, shipped_names
+
+if TYPE_CHECKING:
+    from toytrans.config.schema import Settings
 
 # Parameters -----------------------------------------------------------------------------------
 
@@ -100,6 +103,24 @@ def is_config(path: Path) -> bool:
     return str(path) in shipped_names() and not os.path.lexists(path)
 
 
+def path_and_sequences(words: Sequence[str] | None) -> tuple[Path | None, list[str]]:
+    """The run or the config, which may be the first word, and the sequences after it.
+
+    The first word is one if it is a directory with a config.yaml, a file of YAML, or written as a
+    path, with a slash and no space. Raises UserError for words that form no sequence.
+    """
+    sequences, path = list(words or ()), None
+    first = sequences[0] if sequences else ""
+    is_path = os.path.basename(first) != first and not re.search(r"\s", first)
+    is_yaml = first.endswith((".yaml", ".yml")) and os.path.isfile(first)
+    if is_path or is_yaml or os.path.isfile(os.path.join(first or os.devnull, "config.yaml")):
+        path, sequences = Path(first), sequences[1:]
+    if len(sequences) > 1 and not any(re.search(r"\s", sequence.strip()) for sequence in sequences):
+        one = " ".join(sequences)
+        raise UserError(f'{one}: each word is one sequence; put quotes around it: "{one}"')
+    return path, sequences
+
+
 def check_has_checkpoints(run: Path | None, checkpoint: str) -> None:
     """Raise UserError where a checkpoint is named, and no run that could have it."""
     if run is None and checkpoint != "best":
@@ -114,7 +135,7 @@ def as_typed(text: str) -> str:
     return f"-- {shlex.quote(text)}" if text.startswith("-") else shlex.quote(text)
 
 
-def run_as_typed(run: Path, settings: Settings) -> str:
+def run_as_typed(run: Path, settings: "Settings") -> str:
     """A run as an argument of a command that is printed, with --trust-code where it needs that."""
     path = shlex.quote(str(run))
     path = f"./{path}" if path.startswith("-") else path

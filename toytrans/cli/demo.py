@@ -1,14 +1,11 @@
 """`toytrans demo`: one idea of attention in numbers."""
 
-from typing import Annotated
+from pathlib import Path
 
 import typer
 
+from toytrans.cli.commands.learn import DEMOS
 from toytrans.cli.common import (
-    Checkpoint,
-    ConfigOption,
-    RunOrConfig,
-    TrustCode,
     run_or_config,
 )
 from toytrans.cli.explain import print_rows
@@ -19,16 +16,6 @@ from toytrans.errors import UserError, did_you_mean
 from toytrans.inspection import demos
 from toytrans.model.manual_backward.gradients import TOLERANCE, compare, train_twice
 from toytrans.table import Cell, Table, TextColumn
-
-DEMOS = {
-    "sdpa": "attention of 30 queries and 50 keys, step by step",
-    "projections": "one projection for all heads equals one for each",
-    "heads": "ten ragged lists become eight heads and are merged again",
-    "scale": "scores and softmax as heads grow, with and without the scale",
-    "decoding": "one masked pass beside decoding step by step",
-    "gradients": "every gradient derived by hand beside autograd's, and a training on them",
-}
-"""What each shows."""
 
 OWN_NUMBERS = {
     "sdpa": demos.sdpa,
@@ -46,22 +33,13 @@ TRAINED_STEPS, SAME_LOSS = 200, 1e-9
 
 
 def demo(
-    name: Annotated[
-        str | None,
-        typer.Argument(metavar="NAME", help=f"Which idea: {', '.join(DEMOS)}. Default: list them."),
-    ] = None,
-    run: RunOrConfig = None,
-    config: ConfigOption = None,
-    checkpoint: Checkpoint = "best",
-    trust_code: TrustCode = False,
+    name: str | None,
+    run: Path | None,
+    config: Path | None,
+    checkpoint: str,
+    trust_code: bool,
 ) -> None:
-    """Show one idea of attention in numbers.
-
-    decoding takes the first training pairs of a run, or of a config with fresh
-    weights; with neither, the newest run is taken, and named. The others show
-    numbers of their own. gradients ends with exit code 1 if one differs.
-    Lessons 1 to 5 explain them.
-    """
+    """Show one idea of attention in numbers."""
     if name is None:
         print_rows("toytrans demo NAME shows one idea", DEMOS)
         return

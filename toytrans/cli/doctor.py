@@ -2,12 +2,13 @@
 
 import contextlib
 from collections.abc import Iterator
-from typing import Annotated, Any
+from pathlib import Path
+from typing import Any
 
 import typer
 from rich.text import Text
 
-from toytrans.cli.common import AsJson, RunArgument, TrustCode, run_as_typed
+from toytrans.cli.common import run_as_typed
 from toytrans.cli.explain import print_pairs
 from toytrans.cli.opening import newest
 from toytrans.cli.terminal import output, plain
@@ -31,24 +32,13 @@ UNITS = {
 """What a number of a run counts."""
 
 
-Machine = Annotated[
-    bool, typer.Option("--machine", help="Describe this machine, also where there are runs.")
-]
-
-
 def doctor(
-    run: RunArgument = None,
-    machine: Machine = False,
-    trust_code: TrustCode = False,
-    as_json: AsJson = False,
+    run: Path | None,
+    machine: bool,
+    trust_code: bool,
+    as_json: bool,
 ) -> None:
-    """Diagnose a run, or this machine.
-
-    A run, by default the newest, is diagnosed from its records, checkpoints and
-    data. Each finding has its evidence, a remedy, and the checks to run. Where
-    there is no run yet, this machine is described. The exit code is 1 if
-    something is wrong, or would stop a training.
-    """
+    """Diagnose a run, or this machine."""
     if run is None and not machine:
         with contextlib.suppress(UserError):  # there is none
             run = newest()

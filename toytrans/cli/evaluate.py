@@ -4,106 +4,44 @@ import os
 import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Literal
 
 import typer
 
-from toytrans.cli.common import (
-    AsJson,
-    Beam,
-    Checkpoint,
-    Device,
-    RunsArgument,
-    TrustCode,
-    rare,
-)
 from toytrans.cli.new_files import check_new, check_plot, write_new
 from toytrans.cli.opening import newest, open_run
 from toytrans.cli.terminal import Bar, note, output, plain, show
 from toytrans.documents import csv_bytes
 from toytrans.errors import UserError
 from toytrans.files import json_text
-from toytrans.measurement import Measure, Result, check_longest
-from toytrans.metrics import METRICS, check_metric
+from toytrans.measure import Measure, check_longest
+from toytrans.measurement import Result
 from toytrans.outputs import Outputs
 from toytrans.sweeps.comparison import Comparison, compare, labels_of, measures_of, of_one
 from toytrans.sweeps.sweep_file import SweepMeasure
 from toytrans.training.folder import is_run
 from toytrans.training.run import Run
 
-SplitOption = Annotated[
-    Literal["valid", "test"], typer.Option(help="Which data of the run to measure.")
-]
-Pairs = Annotated[
-    list[Path] | None,
-    typer.Option(
-        metavar="FILE",
-        help="A file of pairs, tsv or jsonl, instead of a split. Twice: a file of sources, "
-        "then one of targets, one a line.",
-    ),
-]
-Lengths = Annotated[
-    str | None, typer.Option(metavar="FROM:TO", help="Lengths to measure, say 1:400.")
-]
-LengthOf = Annotated[Literal["src", "tgt"], rare(help="Whether lengths are of sources or targets.")]
-Examples = Annotated[
-    int | None,
-    typer.Option(metavar="N", min=1, max=10**7, help="Number of pairs to measure, in all."),
-]
-Decode = Annotated[
-    int | None,
-    rare(metavar="N", min=1, max=10**7, help="Pairs of each length to decode. Default: all."),
-]
-MetricOption = Annotated[
-    str | None,
-    typer.Option(
-        "--metric",
-        metavar="METRIC",
-        callback=lambda name: name and check_metric(name),
-        autocompletion=lambda: [*METRICS],
-        help=f"What is compared: {', '.join(METRICS)}. Default: exact match.",
-    ),
-]
-Csv = Annotated[
-    Path | None, rare(metavar="FILE", help="Write a row for each run, length and metric.")
-]
-Save = Annotated[
-    Path | None,
-    rare(
-        metavar="FILE.jsonl",
-        help="Write source, target, output, right and score of each pair that is decoded.",
-    ),
-]
-Plot = Annotated[
-    Path | None, typer.Option(metavar="FILE", help="Draw the metric as a .png or .svg.")
-]
-
 
 def evaluate(
-    paths: RunsArgument = None,
-    split: SplitOption = "test",
-    pairs: Pairs = None,
-    lengths: Lengths = None,
-    length_of: LengthOf = "src",
-    examples: Examples = None,
-    decode: Decode = None,
-    beam: Beam = 1,
-    metric: MetricOption = None,
-    csv: Csv = None,
-    save: Save = None,
-    plot: Plot = None,
-    checkpoint: Checkpoint = "best",
-    device: Device = "auto",
-    trust_code: TrustCode = False,
-    as_json: AsJson = False,
+    paths: list[Path] | None,
+    split: Literal["valid", "test"],
+    pairs: list[Path] | None,
+    lengths: str | None,
+    length_of: Literal["src", "tgt"],
+    examples: int | None,
+    decode: int | None,
+    beam: int,
+    metric: str | None,
+    csv: Path | None,
+    save: Path | None,
+    plot: Path | None,
+    checkpoint: str,
+    device: str,
+    trust_code: bool,
+    as_json: bool,
 ) -> None:
-    """Measure a run, or compare several.
-
-    Shown are exact match and symbol errors below, in and beyond the training
-    lengths. One run: per length, with errors. Several runs, grouped by config:
-    means over seeds with intervals, and differences over equal seeds. Runs that
-    are unfinished or cannot be read are named, and never averaged in.
-    """
+    """Measure a run, or compare several."""
     for file in (csv, save):
         check_new(file)
     check_plot(plot)

@@ -3,7 +3,7 @@
 import secrets
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated, Literal, cast
+from typing import Literal, cast
 
 import typer
 
@@ -14,40 +14,20 @@ from toytrans.documents import csv_bytes
 from toytrans.errors import listed
 from toytrans.exercises import exercise as exercises
 from toytrans.exercises import results
+from toytrans.html import table_html
 from toytrans.report.page import Section
 from toytrans.report.page import page as page_of
-from toytrans.table import Table, TextColumn, table_html
-
-app = typer.Typer(add_completion=False, help="Find the fault: write, answer, grade exercises.")
-
-MOST_STUDENTS = 1000
+from toytrans.table import Table, TextColumn
 
 
-@app.command()
 def new(
-    seed: Annotated[
-        int | None,
-        typer.Option(min=0, max=2**31 - 1, help="Draws the fault. Default: a new one each time."),
-    ] = None,
-    level: Annotated[
-        int, typer.Option(min=1, max=3, help="1: the table shows it. 3: hardly seen, or none.")
-    ] = 1,
-    students: Annotated[
-        int | None,
-        typer.Option("--class", min=1, max=MOST_STUDENTS, help="One for each of so many students."),
-    ] = None,
-    language: Annotated[
-        Literal["en", "ko"], typer.Option(help="Language of the student's sheet.")
-    ] = "en",
-    out: Annotated[
-        Path | None,
-        typer.Option(metavar="DIR", help="A new folder. Default: exercise-SEED or class-SEED."),
-    ] = None,
+    seed: int | None,
+    level: int,
+    students: int | None,
+    language: Literal["en", "ko"],
+    out: Path | None,
 ) -> None:
-    """Write an exercise, or one for each student of a class, into a new folder.
-
-    Nothing in it names the fault openly. The same seed gives the same exercises.
-    """
+    """Write an exercise, or one for each student of a class, into a new folder."""
     if seed is None:
         seed = secrets.randbelow(1_000_000)
     chosen = cast(Literal[1, 2, 3], level)  # Typer has refused any other
@@ -61,16 +41,11 @@ def new(
         _say(f"{folder}: exercises of level {level}, a folder for each of {students} students")
 
 
-@app.command()
 def answer(
-    name: Annotated[str, typer.Argument(metavar="FAULT", help="The fault's name, or none.")],
-    folder: Annotated[Path, typer.Argument(metavar="DIR", help="The exercise's folder.")] = Path(),
+    name: str,
+    folder: Path,
 ) -> None:
-    """Answer with the name of a fault. Who works alone is told at once if it is right.
-
-    A wrong answer ends with exit code 1. In a class the answer is written down
-    instead, takes the place of an earlier one, and is judged by `exercise grade`.
-    """
+    """Answer with the name of a fault. Who works alone is told at once if it is right."""
     name = name.strip()
     exercises.check_name(name)
     exercise = exercises.read_exercise(folder)
@@ -87,25 +62,12 @@ def answer(
         print_card(name)
 
 
-@app.command()
 def grade(
-    folder: Annotated[
-        Path, typer.Argument(metavar="DIR", help="The folder of a class, or a file of results.")
-    ] = Path(),
-    csv: Annotated[
-        Path | None,
-        typer.Option(metavar="FILE", help="Write a new CSV file."),
-    ] = None,
-    page: Annotated[
-        Path | None,
-        typer.Option(metavar="FILE", help="Write a new HTML page."),
-    ] = None,
+    folder: Path,
+    csv: Path | None,
+    page: Path | None,
 ) -> None:
-    """Judge the answers of a class, and tell the faults. A single exercise is told too.
-
-    A file of results, which students copy from the live page in which a model
-    learns, one a line, becomes a table. A name may stand before a line, Ada: say.
-    """
+    """Judge the answers of a class, and tell the faults. A single exercise is told too."""
     for file in (csv, page):
         check_new(file)
     if folder.is_file():

@@ -1,13 +1,11 @@
 """`toytrans explain`: what a name means, of a task, a fault, a check, a metric or a config key."""
 
 from collections.abc import Iterable, Mapping
-from typing import Annotated
+from pathlib import Path
 
-import typer
 from rich.table import Table as Grid
 from rich.text import Text
 
-from toytrans.cli.common import ConfigOption, TrustCode
 from toytrans.cli.terminal import output, plain, plain_lines, show
 from toytrans.errors import UserError
 from toytrans.files import json_text
@@ -15,24 +13,11 @@ from toytrans.glossary import KINDS, card, card_of_config, json_schema, listed
 from toytrans.table import Table, TextColumn
 
 
-def _names() -> list[str]:
-    """What completes a NAME."""
-    return [name for kind in KINDS.values() for name in kind.names()]
-
-
-Name = Annotated[
-    str | None,
-    typer.Argument(
-        metavar="NAME",
-        autocompletion=_names,
-        help="A task, a fault, a check or why it fails, a metric, a schedule, a config key or "
-        f"section; a FILE.py:TASK of yours, or a CONFIG; or a list: {', '.join(KINDS)}; or schema, "
-        "the JSON Schema of a config, for editors.",
-    ),
-]
-
-
-def explain(name: Name = None, config: ConfigOption = None, trust_code: TrustCode = False) -> None:
+def explain(
+    name: str | None,
+    config: Path | None,
+    trust_code: bool,
+) -> None:
     """Explain a task, a fault, a check, a metric or a config key, or list them."""
     if config is not None:
         if name is not None:

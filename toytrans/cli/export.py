@@ -1,12 +1,10 @@
 """`toytrans export`: the model of a run for another runtime; the tokens of both are compared."""
 
 from pathlib import Path
-from typing import Annotated
 
 import typer
 
 from toytrans import exports
-from toytrans.cli.common import Checkpoint, Device, RunArgument, TrustCode
 from toytrans.cli.new_files import check_new
 from toytrans.cli.opening import open_run
 from toytrans.cli.terminal import note, printable
@@ -18,25 +16,14 @@ CHECKED, LONGEST = 8, 20
 
 
 def export(
-    format: Annotated[ExportFormat, typer.Option("--format", help="The runtime to write for.")],
-    run: RunArgument = None,
-    out: Annotated[
-        Path | None, typer.Option(help="What to write. Default: the run's name and the format's.")
-    ] = None,
-    checkpoint: Checkpoint = "best",
-    device: Device = "auto",
-    trust_code: TrustCode = False,
+    format: ExportFormat,
+    run: Path | None,
+    out: Path | None,
+    checkpoint: str,
+    device: str,
+    trust_code: bool,
 ) -> None:
-    """Write the model of a run for another runtime.
-
-    The tokens of both are compared. A model that a format cannot express is
-    refused. docs/export.md shows how each is used.
-
-    safetensors: one file for plain PyTorch.
-    huggingface: a folder for transformers.
-    ctranslate2: a folder for CTranslate2.
-    onnx: a folder for ONNX runtimes.
-    """
+    """Write the model of a run for another runtime."""
     check_new(out)
     chosen = choose_device(device)
     exports.check_installed(format)

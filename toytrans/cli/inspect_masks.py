@@ -3,22 +3,15 @@
 from collections.abc import Iterator, Sequence
 from itertools import zip_longest
 from pathlib import Path
-from typing import Annotated
 
 import typer
 from rich.cells import cell_len
 from rich.text import Text
 
 from toytrans.cli.common import (
-    AsJson,
-    Checkpoint,
-    ConfigOption,
-    Device,
-    RunOrConfig,
-    TrustCode,
     run_or_config,
 )
-from toytrans.cli.inspected import Panel, Targets, batch_of, check_each_has_a_target
+from toytrans.cli.inspected import batch_of, check_each_has_a_target
 from toytrans.cli.new_files import check_new, write_new
 from toytrans.cli.tables import (
     axis_names,
@@ -42,49 +35,23 @@ from toytrans.table import Table
 MOST_PAIRS = 3
 """Of a batch whose tokens are all on the first screen."""
 
-Sources = Annotated[
-    list[str] | None,
-    typer.Option(
-        "--src", metavar="SEQUENCE", help='A source such as "5 7 9". Repeat it for a ragged batch.'
-    ),
-]
-Steps = Annotated[
-    bool, typer.Option("--steps", help="Walk through a forward pass, one key press per step.")
-]
-Library = Annotated[
-    str | None,
-    typer.Option("--as", metavar="LIBRARY", help="Masks as another library takes them, say hf."),
-]
-Html = Annotated[
-    Path | None, typer.Option("--html", metavar="FILE", help="Write the same as a page.")
-]
-
 
 def inspect_masks(
     context: typer.Context,
-    run: RunOrConfig = None,
-    config: ConfigOption = None,
-    src: Sources = None,
-    tgt: Targets = None,
-    steps: Steps = False,
-    panel: Panel = None,
-    library: Library = None,
-    html: Html = None,
-    checkpoint: Checkpoint = "best",
-    device: Device = "auto",
-    trust_code: TrustCode = False,
-    as_json: AsJson = False,
+    run: Path | None,
+    config: Path | None,
+    src: list[str] | None,
+    tgt: list[str] | None,
+    steps: bool,
+    panel: str | None,
+    library: str | None,
+    html: Path | None,
+    checkpoint: str,
+    device: str,
+    trust_code: bool,
+    as_json: bool,
 ) -> None:
-    """Show the masks of a padded batch, and which labels the loss counts.
-
-    By default the batch, and the three masks of its pair with the most pads, on
-    one screen. --panel all shows every table of every pair.
-
-    The batch holds the first training pairs of a run or a config, or sequences
-    given with --src, and --tgt for their targets. Without --tgt a run or a config
-    translates; without these too, each target is its source. With nothing at
-    all, the newest run is taken, and named.
-    """
+    """Show the masks of a padded batch, and which labels the loss counts."""
     check_new(html)
     asked = {"--json": as_json, "--html": html, "--steps": steps, "--as": library}
     forms = [name for name, wanted in asked.items() if wanted]

@@ -5,9 +5,6 @@ import contextlib
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Annotated
-
-import typer
 
 from toytrans.cli.common import check_has_checkpoints, warn_of_fault
 from toytrans.cli.opening import newest, open_run
@@ -22,14 +19,6 @@ from toytrans.inspection.shown import (
 )
 from toytrans.inspection.walkthrough import PAIRS, Pairs
 from toytrans.training.devices import choose_device
-
-Targets = Annotated[
-    list[str] | None, typer.Option("--tgt", metavar="SEQUENCE", help="The target of each source.")
-]
-Panel = Annotated[
-    str | None,
-    typer.Option(metavar="NAME", help="Show a panel: its number or a part of its title; or all."),
-]
 
 
 def batch_of(

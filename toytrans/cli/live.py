@@ -2,11 +2,7 @@
 the page."""
 
 from pathlib import Path
-from typing import Annotated
 
-import typer
-
-from toytrans.cli.common import Checkpoint, TrustCode
 from toytrans.cli.new_files import check_new, free_name, write_new
 from toytrans.cli.opening import open_run
 from toytrans.cli.terminal import Progress, note
@@ -15,26 +11,12 @@ from toytrans.live_pages.page import learning_page, live_page
 
 
 def live(
-    run: Annotated[
-        Path | None,
-        typer.Argument(metavar="RUN", help="A run directory. Default: a model that learns."),
-    ] = None,
-    out: Annotated[
-        Path | None,
-        typer.Option(help="The file to write. Default: live.html, live-2.html and so on."),
-    ] = None,
-    checkpoint: Checkpoint = "best",
-    trust_code: TrustCode = False,
+    run: Path | None,
+    out: Path | None,
+    checkpoint: str,
+    trust_code: bool,
 ) -> None:
-    """Write one HTML page in which a transformer runs.
-
-    Without RUN a model learns in the page itself, in seconds, before your eyes.
-    With RUN the page has the model of that run, with all its weights and some
-    validation and test pairs. Either way, type a source, add pads, switch masks,
-    scale, position codes or a head off, and see what the model writes, what every
-    head reads, and how many validation pairs stay right. The page opens in any
-    browser and loads nothing.
-    """
+    """Write one HTML page in which a transformer runs."""
     check_new(out)
     if run is None:
         if checkpoint != "best" or trust_code:

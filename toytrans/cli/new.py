@@ -2,9 +2,6 @@
 
 import shlex
 from pathlib import Path
-from typing import Annotated
-
-import typer
 
 from toytrans.cli.new_files import write_new
 from toytrans.cli.terminal import note
@@ -12,13 +9,8 @@ from toytrans.new_config import new_config
 
 
 def new(
-    task: Annotated[
-        str, typer.Argument(metavar="TASK", help="`toytrans explain tasks` lists them.")
-    ] = "reverse",
-    out: Annotated[
-        Path | None,
-        typer.Option(metavar="FILE", help="Write a new file. Default: standard output."),
-    ] = None,
+    task: str,
+    out: Path | None,
 ) -> None:
     """Write a commented config that trains as it is."""
     text = new_config(task)

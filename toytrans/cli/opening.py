@@ -1,14 +1,10 @@
 """The run that a command reads: one that is named, or the newest, which every command finds in the
 same way and names on standard error."""
 
-import os
-import re
-from collections.abc import Sequence
 from pathlib import Path
 
 from toytrans.cli.common import warn_of_fault
 from toytrans.cli.terminal import note
-from toytrans.errors import UserError
 from toytrans.training.devices import tune_process
 from toytrans.training.listing import newest_run
 from toytrans.training.run import Run
@@ -36,21 +32,3 @@ def newest() -> Path:
     rest = Run.open(path).unfinished
     note(f"run: {path}, the newest" + (f"; training is unfinished: {rest}" if rest else ""))
     return path
-
-
-def path_and_sequences(words: Sequence[str] | None) -> tuple[Path | None, list[str]]:
-    """The run or the config, which may be the first word, and the sequences after it.
-
-    The first word is one if it is a directory with a config.yaml, a file of YAML, or written as a
-    path, with a slash and no space. Raises UserError for words that form no sequence.
-    """
-    sequences, path = list(words or ()), None
-    first = sequences[0] if sequences else ""
-    is_path = os.path.basename(first) != first and not re.search(r"\s", first)
-    is_yaml = first.endswith((".yaml", ".yml")) and os.path.isfile(first)
-    if is_path or is_yaml or os.path.isfile(os.path.join(first or os.devnull, "config.yaml")):
-        path, sequences = Path(first), sequences[1:]
-    if len(sequences) > 1 and not any(re.search(r"\s", sequence.strip()) for sequence in sequences):
-        one = " ".join(sequences)
-        raise UserError(f'{one}: each word is one sequence; put quotes around it: "{one}"')
-    return path, sequences

@@ -1,11 +1,7 @@
 """`toytrans report`: one HTML page about a run, or about several."""
 
 from pathlib import Path
-from typing import Annotated
 
-import typer
-
-from toytrans.cli.common import Checkpoint, Device, RunsArgument, TrustCode
 from toytrans.cli.new_files import check_new, free_name, write_new
 from toytrans.cli.opening import newest
 from toytrans.cli.terminal import Progress, note, printable
@@ -15,21 +11,13 @@ from toytrans.training.devices import tune_process
 
 
 def report(
-    paths: RunsArgument = None,
-    out: Annotated[
-        Path | None,
-        typer.Option(help="The file to write. Default: report.html, report-2.html and so on."),
-    ] = None,
-    checkpoint: Checkpoint = "best",
-    device: Device = "cpu",
-    trust_code: TrustCode = False,
+    paths: list[Path] | None,
+    out: Path | None,
+    checkpoint: str,
+    device: str,
+    trust_code: bool,
 ) -> None:
-    """Write one HTML page about a run, or about several.
-
-    The page holds everything it needs and opens in any browser. One run: curves,
-    exact match by length, translations, checks, configuration. Several runs: the
-    same curves together, and the tables of eval.
-    """
+    """Write one HTML page about a run, or about several."""
     check_new(out)
     tune_process()
     views = sections.views_of(paths or [newest()], trust_code, checkpoint, device)

@@ -3,11 +3,7 @@
 import os
 from dataclasses import asdict
 from pathlib import Path
-from typing import Annotated
 
-import typer
-
-from toytrans.cli.common import AsJson
 from toytrans.cli.terminal import Progress, note, show
 from toytrans.config.faults import fault_remark
 from toytrans.errors import UserError, share
@@ -20,10 +16,8 @@ UNITS = {"d": 86400, "h": 3600, "min": 60, "s": 1}
 
 
 def runs(
-    folder: Annotated[
-        Path, typer.Argument(metavar="FOLDER", help="Where to look, and below.")
-    ] = Path("runs"),
-    as_json: AsJson = False,
+    folder: Path,
+    as_json: bool,
 ) -> None:
     """List runs: state, best exact match, age, size."""
     if not os.path.isdir(folder):

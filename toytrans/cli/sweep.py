@@ -7,66 +7,46 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Any, Literal
 
 import typer
 
-from toytrans.cli.common import AsJson, ConfigArgument, ConfigOption, one_config
-from toytrans.cli.evaluate import Lengths, MetricOption, span_of
+from toytrans.cli.common import one_config
+from toytrans.cli.evaluate import span_of
 from toytrans.cli.terminal import Bar, note, output, plain, show
-from toytrans.config.load import read_tree
 from toytrans.config.yaml import parse_yaml
 from toytrans.data.open import open_dataset
 from toytrans.errors import UserError
 from toytrans.figures import check_matplotlib
 from toytrans.files import json_text
-from toytrans.measurement import check_longest
+from toytrans.measure import check_longest
 from toytrans.metrics import METRICS
 from toytrans.scores import PARTS
+from toytrans.sweeps.choices import narrowed, read_grid
 from toytrans.sweeps.comparison import Comparison
-from toytrans.sweeps.plan import narrowed, plan, read_grid
+from toytrans.sweeps.plan import plan
 from toytrans.sweeps.sweep import SWEEPS, Sweep, write
-from toytrans.sweeps.sweep_file import Plan, SweepMeasure, find_sweep_file, plan_of_file
+from toytrans.sweeps.sweep_file import Plan, SweepMeasure, plan_of
 from toytrans.sweeps.trial import Failure, Trial
 from toytrans.training.run import Run
 from toytrans.training.signals import collect_signals, exit_if_signalled
 
 
 def sweep(
-    argument: ConfigArgument = None,
-    option: ConfigOption = None,
-    seeds: Annotated[
-        str | None, typer.Option(metavar="FROM:TO", help="Seeds: 0:2 is 0, 1 and 2. Default: one.")
-    ] = None,
-    sets: Annotated[
-        list[str] | None,
-        typer.Option("--set", metavar="KEY=VALUE,VALUE", help="Values of a key; repeatable."),
-    ] = None,
-    lengths: Lengths = None,
-    examples: Annotated[
-        int | None, typer.Option(min=1, max=10**7, help="Number of test pairs of a run, in all.")
-    ] = None,
-    metric: MetricOption = None,
-    jobs: Annotated[
-        int | None, typer.Option(min=1, help="Runs at once, one a core at most.")
-    ] = None,
-    on: Annotated[
-        Literal["local", "ray"], typer.Option(help="This machine, or a Ray cluster.")
-    ] = "local",
-    out: Annotated[
-        Path | None,
-        typer.Option(metavar="DIR", help="Folder. Default: runs/sweeps/ and the config's name."),
-    ] = None,
-    dry_run: Annotated[
-        bool, typer.Option("--dry-run", help="Print a command for each run that is missing.")
-    ] = False,
-    as_json: AsJson = False,
+    argument: Path | None,
+    option: Path | None,
+    seeds: str | None,
+    sets: list[str] | None,
+    lengths: str | None,
+    examples: int | None,
+    metric: str | None,
+    jobs: int | None,
+    on: Literal["local", "ray"],
+    out: Path | None,
+    dry_run: bool,
+    as_json: bool,
 ) -> None:
-    """Train all combinations of values and seeds, and compare them.
-
-    CONFIG is a config, or a file that describes a whole sweep, such as those in
-    boards/. The same command goes on where it was stopped.
-    """
+    """Train all combinations of values and seeds, and compare them."""
     path = one_config(argument, option)
     if path is None:
         raise UserError("no config; name one, say `toytrans sweep reverse`")
@@ -104,11 +84,10 @@ def _asked(
 ) -> Plan:
     """What the command asks for: a config with what the options say, or what a sweep file says as
     far as no option says otherwise. Raises UserError."""
-    file, grid = find_sweep_file(path), read_grid(sets)
+    grid, asked = read_grid(sets), plan_of(path)
     ends = span_of("--seeds", seeds, "0:9")
     span = span_of("--lengths", lengths, "1:400")
     check_longest(span)
-    asked = plan_of_file(file) if file else Plan(read_tree(path))
     measures = asked.measures
     if span or examples:
         measures = {"test": SweepMeasure(lengths=span, examples=examples)}

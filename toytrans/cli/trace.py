@@ -7,24 +7,19 @@ rules of the heads are measured on validation pairs, so they are of runs alone.
 from collections.abc import Iterator
 from itertools import groupby
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import TYPE_CHECKING, Literal
 
 import numpy as np
-import typer
 from rich.cells import cell_len
 from rich.text import Text
 
 from toytrans.cli.common import (
-    AsJson,
-    Checkpoint,
-    ConfigOption,
-    Device,
-    TrustCode,
+    path_and_sequences,
     run_or_config,
 )
-from toytrans.cli.inspected import Panel, Targets, batch_of, check_each_has_a_target
+from toytrans.cli.inspected import batch_of, check_each_has_a_target
 from toytrans.cli.new_files import check_plot, write_new
-from toytrans.cli.opening import newest, path_and_sequences
+from toytrans.cli.opening import newest
 from toytrans.cli.tables import (
     LONGEST,
     MARKS,
@@ -50,22 +45,6 @@ from toytrans.tokens import PAD_ID, SPECIALS
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-PathAndSequences = Annotated[
-    list[str] | None,
-    typer.Argument(
-        metavar="[RUN | CONFIG] SEQUENCE",
-        help='Sequences such as "5 7 9" (default: a few pairs of the run). A RUN may come first, '
-        "or a config, which has fresh weights.",
-    ),
-]
-WhichLayer = Annotated[
-    int | None,
-    typer.Option(min=1, help="Which layer, from 1 to the last. A picture has all of them."),
-]
-Plot = Annotated[
-    Path | None,
-    typer.Option(metavar="FILE", help="Draw the weights of all heads into FILE.png or .svg."),
-]
 SHADES = {0.05: ("░", "blue"), 0.25: ("▒", "cyan"), 0.5: ("▓", "magenta"), 0.75: ("█", "bold")}
 """The block and the colour of a cell from a weight on; below the first it is blank."""
 
@@ -89,34 +68,20 @@ INCHES, TALLEST = 0.19, 400
 
 
 def trace(
-    words: PathAndSequences = None,
-    config: ConfigOption = None,
-    tgt: Targets = None,
-    part: Annotated[
-        Literal["encoder", "decoder", "cross"], typer.Option(help="Which attention.")
-    ] = "encoder",
-    layer: WhichLayer = None,
-    head: Annotated[int, typer.Option(min=1, help="The head to print.")] = 1,
-    panel: Panel = None,
-    plot: Plot = None,
-    checkpoint: Checkpoint = "best",
-    device: Device = "auto",
-    trust_code: TrustCode = False,
-    as_json: AsJson = False,
+    words: list[str] | None,
+    config: Path | None,
+    tgt: list[str] | None,
+    part: Literal["encoder", "decoder", "cross"],
+    layer: int | None,
+    head: int,
+    panel: str | None,
+    plot: Path | None,
+    checkpoint: str,
+    device: str,
+    trust_code: bool,
+    as_json: bool,
 ) -> None:
-    """Show every tensor of one attention and its layer.
-
-    By default the batch, the attention weights, a summary and, for a run, the
-    rule that each head follows, on one screen. --panel heads shows the weights of
-    all heads as maps, --panel all every tensor.
-
-    Traced are sequences, or the first training pairs, of a run or of a config
-    with fresh weights. With neither, the newest run is taken, and named. The
-    pair with the most pads is printed. Without --tgt the model translates.
-
-    Rules (same place, mirror place, previous, next, itself, first, end) are
-    measured on 200 validation pairs. A head may follow none.
-    """
+    """Show every tensor of one attention and its layer."""
     check_plot(plot)
     path, sources = path_and_sequences(words)
     run, config = run_or_config(path, config)

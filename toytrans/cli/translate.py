@@ -6,13 +6,11 @@ from functools import partial
 from io import BytesIO
 from itertools import islice
 from pathlib import Path
-from typing import Annotated, BinaryIO
+from typing import BinaryIO
 
-import typer
-
-from toytrans.cli.common import Beam, Checkpoint, Device, TrustCode
+from toytrans.cli.common import path_and_sequences
 from toytrans.cli.new_files import check_new, write_new
-from toytrans.cli.opening import open_run, path_and_sequences
+from toytrans.cli.opening import open_run
 from toytrans.cli.terminal import Progress, note, printable
 from toytrans.errors import UnseenSymbol, UserError, listed
 from toytrans.files import read_named
@@ -28,25 +26,13 @@ STDIN = "standard input"
 
 
 def translate(
-    words: Annotated[
-        list[str] | None,
-        typer.Argument(
-            metavar="[RUN] SEQUENCE",
-            help='Run directory, then sequences such as "5 7 9". Default: the newest run, and one '
-            "sequence per line of standard input.",
-        ),
-    ] = None,
-    file: Annotated[
-        Path | None, typer.Option(metavar="FILE", help="Translate the lines of a file.")
-    ] = None,
-    out: Annotated[
-        Path | None,
-        typer.Option(metavar="FILE", help="Write a new file, one translation a line."),
-    ] = None,
-    beam: Beam = 1,
-    checkpoint: Checkpoint = "best",
-    device: Device = "auto",
-    trust_code: TrustCode = False,
+    words: list[str] | None,
+    file: Path | None,
+    out: Path | None,
+    beam: int,
+    checkpoint: str,
+    device: str,
+    trust_code: bool,
 ) -> None:
     """Translate sequences of symbols with a run."""
     check_new(out)

@@ -27,7 +27,7 @@ from toytrans.config.yaml import (
     write_yaml,
 )
 from toytrans.errors import UserError, did_you_mean
-from toytrans.references import SHIPPED, path_of, trust
+from toytrans.references import SHIPPED, path_of, shipped_names, trust
 
 FILES = ("train", "valid", "test")
 """Keys below data.files that name files."""
@@ -111,11 +111,6 @@ def read_tree(path: Path) -> Tree:
     make_code_paths_absolute(tree, path.parent)
     make_file_paths_absolute(tree, Path() if shipped else path.parent)
     return tree
-
-
-def shipped_names() -> list[str]:
-    """The names of the configs that come with the package."""
-    return sorted(file.stem for file in SHIPPED.glob("*.yaml"))
 
 
 def make_code_paths_absolute(tree: Tree, folder: Path) -> None:

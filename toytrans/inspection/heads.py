@@ -26,12 +26,13 @@ from toytrans.data.open import open_dataset
 from toytrans.data.pairs import Pairs
 from toytrans.errors import UserError
 from toytrans.evaluation import BATCH_TOKENS
+from toytrans.html import STYLE, beside_html
 from toytrans.inspection.panels import CLOSED
 from toytrans.inspection.record import Part, capture
 from toytrans.inspection.shown import batch_of_run, translated
 from toytrans.model.seq2seq import Seq2Seq
 from toytrans.scores import wilson_interval
-from toytrans.table import STYLE, Cell, Table, beside_html
+from toytrans.table import Cell, Table
 from toytrans.tokens import BOS_ID, EOS_ID, FIRST_SYMBOL_ID, PAD_ID
 from toytrans.training.run import Run
 

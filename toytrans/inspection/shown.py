@@ -16,6 +16,7 @@ from toytrans.data.files import encode_pairs
 from toytrans.data.formats import TextPair
 from toytrans.data.open import open_dataset
 from toytrans.data.pairs import DataFacts, Dataset
+from toytrans.html import STYLE, beside_html
 from toytrans.inspection.panels import CLOSED, mark
 from toytrans.inspection.record import AttentionCall, Part, capture
 from toytrans.model.build import as_transformer, build_model
@@ -24,7 +25,7 @@ from toytrans.model.masks import causal_mask, padding_mask
 from toytrans.model.seq2seq import Seq2Seq
 from toytrans.model.transformer import Transformer
 from toytrans.resolve import resolve
-from toytrans.table import STYLE, Cell, Table, beside_html
+from toytrans.table import Cell, Table
 from toytrans.tokens import BOS_ID, EOS_ID, PAD_ID, Vocabulary, vocabulary_of
 from toytrans.training.optimization import objective_of
 from toytrans.training.run import Run

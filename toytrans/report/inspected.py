@@ -2,10 +2,11 @@
 
 from collections.abc import Sequence
 
+from toytrans.html import beside_html, table_html
 from toytrans.inspection.panels import CLOSED, mark
 from toytrans.inspection.shown import ATTENTIONS, InspectedBatch
 from toytrans.report.page import Section
-from toytrans.table import Table, beside_html, table_html
+from toytrans.table import Table
 
 
 def masks(inspected: InspectedBatch) -> Section:

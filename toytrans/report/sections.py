@@ -19,12 +19,14 @@ from toytrans.doctor.findings import examine
 from toytrans.doctor.record import read_snapshot
 from toytrans.errors import UserError, listed
 from toytrans.evaluation import translate
-from toytrans.measurement import Measure, Result, split_of
+from toytrans.html import table_html
+from toytrans.measure import Measure
+from toytrans.measurement import Result, split_of
 from toytrans.model.seq2seq import count_parameters
 from toytrans.report import charts
 from toytrans.report.page import Section, html
 from toytrans.sweeps.comparison import compare, measures_of, of_one, runs_of
-from toytrans.table import Cell, Table, table_html
+from toytrans.table import Cell, Table
 from toytrans.training.folder import METRICS
 from toytrans.training.run import NOT_MEASURED, Run, state_of
 

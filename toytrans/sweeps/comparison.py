@@ -19,16 +19,17 @@ from toytrans.data.selection import SIDE_NAMES
 from toytrans.documents import read_json
 from toytrans.errors import UserError
 from toytrans.figures import Point, draw_lengths, drawn
-from toytrans.measurement import Measure, Place, Result
+from toytrans.measure import Measure
+from toytrans.measurement import Place, Result
 from toytrans.metrics import METRICS, OF_PAIRS, OF_RUN, Metric
 from toytrans.scores import PARTS, Span, wilson_interval
+from toytrans.sweeps.choices import value_as_text
 from toytrans.sweeps.groups import (
     Difference,
     Group,
     Member,
     differences,
     group,
-    value_as_text,
     without_seeds,
 )
 from toytrans.sweeps.intervals import Summary

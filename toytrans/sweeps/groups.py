@@ -12,13 +12,13 @@ from statistics import fmean
 from string import ascii_uppercase
 from typing import Any, NamedTuple
 
-from toytrans import references
 from toytrans.config.load import flatten
 from toytrans.config.schema import Settings
 from toytrans.files import json_text
 from toytrans.measurement import Place, Result
 from toytrans.metrics import METRICS
 from toytrans.scores import Span
+from toytrans.sweeps.choices import value_as_text
 from toytrans.sweeps.intervals import Summary, difference_of, summarise
 
 Seeds = tuple[int, int]
@@ -170,16 +170,6 @@ def _telling_keys(configs: Sequence[Mapping[str, Any]], stated: Collection[str])
     causes = [key for key in differing if key in stated]
     told = {tuple(value_as_text(values.get(key)) for key in causes) for values in configs}
     return causes if len(told) == len(configs) else differing
-
-
-def value_as_text(value: Any) -> str:
-    """A value of a config as YAML has it, and none for null. Paths below the working directory are
-    relative."""
-    if isinstance(value, list | tuple):
-        return f"[{', '.join(map(value_as_text, value))}]"
-    if value is None or isinstance(value, bool):
-        return {None: "none", True: "true", False: "false"}[value]
-    return references.shown(str(value))
 
 
 class Difference(NamedTuple):

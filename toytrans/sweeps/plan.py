@@ -6,31 +6,33 @@ Nothing is written here.
 """
 
 import contextlib
-import copy
 import os
 import re
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
 from itertools import count, product
 from pathlib import Path
 from typing import Any
 
-import yaml
-
-from toytrans.config.load import check_and_trust, set_key
 from toytrans.config.schema import Config, Settings
-from toytrans.config.yaml import parse_yaml
 from toytrans.data.open import check_dataset, open_dataset
 from toytrans.data.selection import check_selection
-from toytrans.errors import UserError, did_you_mean
+from toytrans.errors import UserError
 from toytrans.files import drafts_in, json_text
-from toytrans.measurement import Measure, split_of
+from toytrans.measure import Measure
+from toytrans.measurement import selection_of, split_of
 from toytrans.model.build import check_fault
 from toytrans.resolve import resolve
+from toytrans.sweeps.choices import (
+    Choice,
+    check_key,
+    choices_of,
+    config_of,
+    naming_the_choice,
+    value_as_text,
+)
 from toytrans.sweeps.comparison import read_sweep
-from toytrans.sweeps.groups import value_as_text
 from toytrans.sweeps.sweep import Sweep
-from toytrans.sweeps.sweep_file import Dimension, Plan, SweepMeasure
+from toytrans.sweeps.sweep_file import Plan, SweepMeasure
 from toytrans.sweeps.trial import Trial, by_names, is_free_for
 from toytrans.training.devices import choose_device
 from toytrans.training.provenance import TrainedWith, trained_with
@@ -39,26 +41,15 @@ from toytrans.training.run import Run
 MOST_TRIALS, LONGEST_NAME = 10_000, 150
 
 
-@dataclass(frozen=True)
-class Choice:
-    """One combination. labels: what each dimension is in it. values: of the config, by key."""
-
-    labels: Mapping[str, Any]
-    values: Mapping[str, Any]
-
-    def __str__(self) -> str:
-        return " ".join(f"{name}={value_as_text(value)}" for name, value in self.labels.items())
-
-
 def plan(folder: Path, asked: Plan) -> Sweep:
     """The sweep, each combination checked. Raises UserError."""
     for key in asked.grid:
         check_key(key, f"{asked.origin} {key}")
-    choices = list(_choices(asked.grid))
+    choices = list(choices_of(asked.grid))
     if (number := len(choices) * len(asked.seeds or [0])) > MOST_TRIALS:
         most = f"{MOST_TRIALS:,}; give fewer seeds or values"
         raise UserError(f"{number:,} runs are more than {most}")
-    checked = [_checked(choice, asked) for choice in choices]
+    checked = [naming_the_choice(_settings_of, choice, asked) for choice in choices]
     now = [trained_with(settings) for _, settings in checked]
     seeds = [checked[0][0].seed] if asked.seeds is None else asked.seeds
     measures = dict(asked.measures)
@@ -93,44 +84,11 @@ def plan(folder: Path, asked: Plan) -> Sweep:
     )
 
 
-def _choices(grid: Mapping[str, Dimension]) -> Iterator[Choice]:
-    """Every combination of the values of all dimensions."""
-    for labels in product(*grid.values()):
-        values: dict[str, Any] = {}
-        for (name, dimension), label in zip(grid.items(), labels, strict=True):
-            values |= dimension[label] if isinstance(dimension, Mapping) else {name: label}
-        yield Choice(dict(zip(grid, labels, strict=True)), values)
-
-
-def _checked(choice: Choice, asked: Plan) -> tuple[Config, Settings]:
-    """The config of a choice and its settings, which can be trained and measured. Raises UserError
-    naming the choice, unless the base alone is at fault."""
+def _settings_of(choice: Choice, asked: Plan) -> tuple[Config, Settings]:
+    """The config of a choice and its settings, which can be trained and measured. Raises UserError,
+    of a file that is missing with the remedy."""
     try:
-        return _config_of(choice, asked)
-    except UserError as error:
-        about = str(choice)
-        if about and str(error) != _error_of_base(asked):
-            raise UserError(f"{about}: {error}") from None
-        raise
-
-
-def _error_of_base(asked: Plan) -> str:
-    """What is wrong with the base alone; empty if nothing is."""
-    try:
-        _config_of(Choice({}, {}), asked)
-    except UserError as error:
-        return str(error)
-    return ""
-
-
-def _config_of(choice: Choice, asked: Plan) -> tuple[Config, Settings]:
-    """The config of a choice and its settings. Raises UserError, of a file that is missing with
-    the remedy."""
-    try:
-        tree = copy.deepcopy(asked.base)
-        for key, value in choice.values.items():
-            set_key(tree, key, value, asked.origin)
-        config = check_and_trust(tree)
+        config = config_of(choice, asked)
         settings = resolve(config)
         check_fault(settings.fault, settings.model)
         if asked.checks_device:
@@ -149,7 +107,7 @@ def _check_data(settings: Settings, measures: Sequence[Measure]) -> None:
     check_dataset(settings, dataset)
     for measure in measures or [Measure(split=split_of(settings))]:
         if measure.files is None:
-            check_selection(settings, dataset, measure.split, measure.selection)
+            check_selection(settings, dataset, measure.split, selection_of(measure))
 
 
 def check_folder(folder: Path) -> None:
@@ -197,61 +155,3 @@ def _free_path(path: Path, settings: Settings, now: TrainedWith, taken: set[Path
         if candidate not in taken and is_free_for(candidate, settings, now):
             return candidate
     raise AssertionError("the numbers do not end")
-
-
-# What the command line says --------------------------------------------------------------------
-
-
-def read_grid(sets: Sequence[str]) -> dict[str, list[Any]]:
-    """The values of each key of some `section.key=value,value`. Raises UserError."""
-    grid: dict[str, list[Any]] = {}
-    for text in sets:
-        key, _, values = text.partition("=")
-        if values:
-            check_key(key, f"--set {text}")
-        if key in grid:
-            raise UserError(f"--set {text}: {key} is given twice; name all its values in one --set")
-        if not (key and (found := _split(values))):
-            raise UserError(
-                f"--set {text}: write it as section.key=value,value, say train.lr=1e-3,1e-4; "
-                "brackets have two ends, and none is null"
-            )
-        grid[key] = [parse_yaml(each, f"--set {key}", numbered=False)[0] for each in found]
-    return grid
-
-
-def check_key(key: str, given_as: str) -> None:
-    """Raise UserError for what is no key that a grid may have, nor the name of a dimension."""
-    if key == "seed":
-        how = "a sweep's seeds are given with --seeds, say 0:9 (in Python, and in a file: seeds)"
-        raise UserError(f"{given_as}: {how}")
-    if not re.fullmatch(r"\w[\w ]*(\.\w+){0,9}", key):  # no key is even as deep
-        raise UserError(f"{given_as}: write it as section.key=value, say train.lr=1e-3")
-
-
-def _split(text: str) -> list[str]:
-    """Values as written, between the commas of a list in YAML; empty if it is none."""
-    try:
-        whole = yaml.compose(written := f"[{text}]", yaml.SafeLoader)
-    except (yaml.YAMLError, RecursionError):
-        return []
-    nodes = whole.value if isinstance(whole, yaml.SequenceNode) else []
-    return [written[node.start_mark.index : node.end_mark.index].strip() for node in nodes]
-
-
-def narrowed(
-    grid: Mapping[str, Dimension], sets: Mapping[str, Sequence[Any]]
-) -> dict[str, Dimension]:
-    """A grid with some of its dimensions set anew: the values of a key, or some of the names of a
-    dimension. Raises UserError for names that it does not have."""
-    found = dict(grid)
-    for key, values in sets.items():
-        known = grid.get(key)
-        if isinstance(known, Mapping):
-            for name in values:
-                if name not in known:
-                    raise UserError(f"--set {key}={name}: {did_you_mean(str(name), known)}")
-            found[key] = {name: known[name] for name in values}
-        else:
-            found[key] = values
-    return found

@@ -19,8 +19,7 @@ from toytrans.config.load import flatten, read_tree, set_key
 from toytrans.config.schema import OWN_CODE, Section, Seed
 from toytrans.config.yaml import Tree, read_yaml
 from toytrans.errors import UserError, did_you_mean
-from toytrans.measurement import Measure
-from toytrans.metrics import check_metric
+from toytrans.measure import Measure
 from toytrans.references import SHIPPED, is_reference
 
 BOARDS = Path(__file__).parent.parent / "boards"
@@ -61,6 +60,8 @@ class SweepMeasure(Measure):
     @model_validator(mode="after")
     def _names_a_metric(self) -> Self:
         if self.metric is not None:
+            from toytrans.metrics import check_metric  # torch comes with it
+
             check_metric(self.metric)
         return self
 
@@ -147,6 +148,12 @@ class Plan:
     checks_device: bool = True
     remedy: str = ""
     about: Sequence[str] = ()
+
+
+def plan_of(path: Path) -> Plan:
+    """What a path asks for: a sweep file, or a config alone. Raises UserError."""
+    file = find_sweep_file(path)
+    return plan_of_file(file) if file else Plan(read_tree(path))
 
 
 def plan_of_file(path: Path) -> Plan:

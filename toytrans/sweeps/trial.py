@@ -23,7 +23,8 @@ from toytrans.config.schema import Config, Settings
 from toytrans.documents import read_json
 from toytrans.errors import UserError, ran_out_of_memory, shortened
 from toytrans.files import Unreadable, write_json
-from toytrans.measurement import Measure, write_result
+from toytrans.measure import Measure
+from toytrans.measurement import write_result
 from toytrans.training import devices
 from toytrans.training.checkpoint import read_trained_with
 from toytrans.training.folder import is_being_written

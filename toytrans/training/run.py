@@ -30,7 +30,8 @@ from toytrans.data.selection import (
 from toytrans.errors import UserError
 from toytrans.evaluation import evaluate, translate
 from toytrans.files import json_text
-from toytrans.measurement import Measure, Result, read_results, result_of
+from toytrans.measure import Measure
+from toytrans.measurement import Result, read_results, result_of, selection_of
 from toytrans.model.build import build_model
 from toytrans.model.seq2seq import Seq2Seq, count_parameters
 from toytrans.outputs import Outputs
@@ -373,7 +374,7 @@ class Run:
         """
         if wanted.checkpoint != self.checkpoint:
             return self.at(wanted.checkpoint).measure(wanted, follow, keep)
-        settings, facts, selection = self.settings, self.facts, wanted.selection
+        settings, facts, selection = self.settings, self.facts, selection_of(wanted)
         self._measured_files(wanted)
         trained = trained_lengths(settings, facts, wanted.length_of)
         if wanted.files is None:
