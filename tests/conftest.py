@@ -348,26 +348,30 @@ def browser() -> Iterator[Any]:
 
 @pytest.fixture
 def opened(browser: Any) -> Iterator[Callable[..., Any]]:
-    """Opens a page; every request, dialog and complaint of the browser is a failure. What a page
-    makes itself, a worker of its own text say, is no request."""
-    page = browser.new_page()
+    """Opens a page, always the same one. media: what its reader wants, if it is the first time.
+    Every request, dialog and complaint of the browser is a failure. What a page makes itself, a
+    worker of its own text say, is no request."""
+    pages = list[Any]()
     heard: list[str] = []
     asked, meant = list[str](), list[str]()
-    page.on("console", lambda message: heard.append(message.text))
-    page.on("pageerror", lambda error: heard.append(str(error)))
-    page.on("dialog", lambda dialog: heard.append(dialog.message))
-    page.on("request", lambda request: asked.append(request.url.partition("#")[0]))
 
-    def open_page(path: Path, state: str = "") -> Any:
+    def open_page(path: Path, state: str = "", **media: str) -> Any:
+        if not pages:
+            pages.append(browser.new_page(**media))
+            pages[0].on("console", lambda message: heard.append(message.text))
+            pages[0].on("pageerror", lambda error: heard.append(str(error)))
+            pages[0].on("dialog", lambda dialog: heard.append(dialog.message))
+            pages[0].on("request", lambda request: asked.append(request.url.partition("#")[0]))
         meant.append(path.as_uri())
-        page.goto(path.as_uri() + state)
-        page.wait_for_selector("body[data-ready=yes]")
-        return page
+        pages[0].goto(path.as_uri() + state)
+        pages[0].wait_for_selector("body[data-ready=yes]")
+        return pages[0]
 
     yield open_page
     assert heard == []
     assert {address for address in asked if not address.startswith("blob:")} == set(meant)
-    page.close()
+    for page in pages:
+        page.close()
 
 
 @pytest.fixture

@@ -6,7 +6,7 @@ import csv
 import json
 import re
 import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -34,7 +34,8 @@ EVIL = (
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A small run, one, that reverses a little better than by chance, and its page, one.html."""
+    """A small run, one, that reverses a little better than by chance, and its page, one.html; and
+    few.html, the same page with fewer pairs to count."""
 
     def make(folder: Path) -> None:
         data = {"task": "reverse", "train_length": [1, 5], "valid_examples": 60}
@@ -45,13 +46,17 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
         with contextlib.chdir(folder):
             assert call("train", "c.yaml", "--out", "one") == 0
             assert call("live", "one", "--out", "one.html") == 0
+            with pytest.MonkeyPatch.context() as patch:
+                patch.setattr(payloads, "COUNTED", 80)
+                patch.setattr(payloads, "LONGER", 20)
+                assert call("live", "one", "--out", "few.html") == 0
 
     return made_once(tmp_path_factory, "live", make)
 
 
 @pytest.fixture
 def page(opened: Callable[..., Any], folder: Path) -> Any:
-    return opened(folder / "one.html")
+    return opened(folder / "few.html")
 
 
 def counts_of(page: Any) -> list[int]:
@@ -129,7 +134,8 @@ def test_the_page_of_the_first_run(trained: tuple[Path, str], here: Path, comman
 # What it counts --------------------------------------------------------------------------------
 
 
-def test_counts_are_those_of_eval(page: Any, folder: Path) -> None:
+def test_counts_are_those_of_eval(opened: Callable[..., Any], folder: Path) -> None:
+    page = opened(folder / "one.html")
     run = load(folder / "one", device="cpu")
     scores = run.measure(Measure(split="valid", examples=500))
     right, given = (
@@ -172,7 +178,7 @@ def test_counts_follow_the_switches(page: Any, folder: Path) -> None:
     run, right = load(folder / "one", device="cpu"), 0
     model = run.model.double()
     with switched(model, ("encoderPads", "decoderPads", "crossPads")):
-        for source, target, _ in data_in(folder / "one.html")["pairs"]:
+        for source, target, _ in data_in(folder / "few.html")["pairs"]:
             src = torch.tensor([[*run.vocabulary.encode(source.split()), EOS_ID, PAD_ID, PAD_ID]])
             answer = run.vocabulary.encode(target.split())
             tgt_in = torch.tensor([[BOS_ID, *answer, PAD_ID, PAD_ID]])
@@ -406,7 +412,7 @@ def test_a_wrong_pair_can_be_seen(page: Any) -> None:
 
 
 def test_longer_sources_are_counted_apart(page: Any, folder: Path) -> None:
-    longer = data_in(folder / "one.html")["longer"]
+    longer = data_in(folder / "few.html")["longer"]
     assert min(len(source.split()) for source, _ in longer) > 5
     counts_of(page)
     right = page.evaluate(
@@ -438,7 +444,7 @@ def test_a_state_comes_back_from_its_address(
     assert "pads=1" in state[0] and "src=3.1.4.0" in state[0] and "view=big" in state[0]
     page.goto("about:blank")
     assert (
-        opened(folder / "one.html", state[0]).evaluate("[location.hash, JSON.stringify(state)]")
+        opened(folder / "few.html", state[0]).evaluate("[location.hash, JSON.stringify(state)]")
         == state
     )
 
@@ -446,7 +452,7 @@ def test_a_state_comes_back_from_its_address(
 def test_an_address_from_elsewhere(opened: Callable[..., Any], folder: Path) -> None:
     """Words of lessons work; what means nothing is passed over."""
     page = opened(
-        folder / "one.html", "#run=-causal-pad&pads=3&src=3.1.4&head=cross.1.2&step=2&exp=3"
+        folder / "few.html", "#run=-causal-pad&pads=3&src=3.1.4&head=cross.1.2&step=2&exp=3"
     )
     assert "without the causal mask and the pad mask" in text_of(page, "status")
     assert page.evaluate("[state.pads, state.head, state.step, state.experiment]") == [3, 2, 2, 2]
@@ -532,18 +538,32 @@ def test_keys_reach_every_part(page: Any) -> None:
     assert page.evaluate("document.activeElement.dataset.step") == "1"
 
 
-@pytest.mark.parametrize("scheme", ["light", "dark"])
-@pytest.mark.parametrize("width", [1280, 390])
-def test_accessible(page: Any, width: int, scheme: Any) -> None:
-    """axe finds nothing, after masks are broken too, and nothing scrolls sideways."""
+def assert_accessible(page: Any, width: int, scheme: Any) -> None:
+    """axe finds nothing, and nothing scrolls sideways."""
     axe = pytest.importorskip("axe_playwright_python.sync_playwright").Axe()
     page.emulate_media(color_scheme=scheme, reduced_motion="reduce")
     page.set_viewport_size({"width": width, "height": 844})
-    page.evaluate("change({ pads: 2, off: ['causal', 'crossPads'], answer: ['1', '2'] })")
     page.wait_for_timeout(300)
     found = axe.run(page)
     assert found.violations_count == 0, found.generate_report()
     assert page.evaluate("document.documentElement.scrollWidth") <= width
+
+
+@pytest.fixture(scope="module")
+def broken(browser: Any, folder: Path) -> Iterator[Any]:
+    """A page whose masks are broken, and whose answer is another one."""
+    page = browser.new_page(reduced_motion="reduce")
+    page.goto((folder / "few.html").as_uri())
+    page.wait_for_selector("body[data-ready=yes]")
+    page.evaluate("change({ pads: 2, off: ['causal', 'crossPads'], answer: ['1', '2'] })")
+    yield page
+    page.close()
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+@pytest.mark.parametrize("width", [1280, 390])
+def test_accessible(broken: Any, width: int, scheme: Any) -> None:
+    assert_accessible(broken, width, scheme)
 
 
 def test_a_notebook_shows_the_page_in_a_cell(browser: Any, folder: Path) -> None:
