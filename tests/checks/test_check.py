@@ -22,7 +22,7 @@ from zoo.parts import (
 )
 
 import toytrans
-from toytrans.checks import run
+from toytrans.checks import run, shrink
 from toytrans.checks.adapters import TorchTransformer
 from toytrans.checks.adapters.toytrans import of_model
 from toytrans.checks.rules import CAUSES, CHECKS
@@ -79,7 +79,8 @@ def ask(model, **given):
 
 def ours(fault=None, **model):
     torch.manual_seed(1)
-    config = config_of(model=model, fault=fault)
+    layers = {"n_encoder_layers": 1, "n_decoder_layers": 1}
+    config = config_of(model=layers | model, fault=fault)
     return of_model(build_model(config, VOCABULARY), config, VOCABULARY, "ours")
 
 
@@ -126,7 +127,8 @@ FAULTS += [(fault, "post") for fault in ("no_causal", "no_residual", "no_norm", 
 
 
 @pytest.mark.parametrize(("fault", "norm"), FAULTS)
-def test_a_fault_fails_the_checks_on_its_card(fault, norm):
+def test_a_fault_fails_the_checks_on_its_card(fault, norm, monkeypatch):
+    monkeypatch.setattr(shrink, "MOST_TRIED", 0)  # the smallest example changes no verdict
     named, of_masks = set(CARDS[fault].checks), {"pads", "future", "rows", "steps"}
     report = check(ours(fault, norm=norm, positions="sinusoidal"), only=named | of_masks)
     assert named <= failing(report)
@@ -159,7 +161,7 @@ def test_what_rounds_to_single_precision_inside_is_measured_as_such():
     model = around_torch().eval()
     half = with_part("attention.weights", weights)
     for single in (half, lambda src, tgt: model(src, tgt).double()):
-        report = ask(single, length=20, eos_id=2)
+        report = ask(single, length=20, eos_id=2, only="rows,pads,future")
         assert report.precision == "float32" and not failing(report)
 
 
@@ -408,7 +410,7 @@ def test_the_first_cause_comes_first_and_what_follows_is_marked():
 
 
 def test_nan_is_said_once_and_what_it_moves_is_marked():
-    report = check(**built("triangle turned round"))
+    report = check(**built("triangle turned round"), only="rows,pads,future,calls,order")
     text = str(report)
     assert text.count("explain any.nan") == 1 and "1e+09" not in text
     nan = {each.name for each in report.failures if each.difference != each.difference}
