@@ -1,5 +1,5 @@
-"""Train toy encoder-decoder transformers in seconds, see every mask and number inside, and prove
-whether masks work, in your own model too.
+"""Train toy encoder-decoder transformers in seconds, see every mask and number inside, and find out
+whether the masks of your own model work.
 
 import toytrans
 run = toytrans.train("configs/textbook.yaml")    # or toytrans.load("runs/textbook")

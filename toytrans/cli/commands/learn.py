@@ -63,10 +63,10 @@ def demo(
 ) -> None:
     """Show one idea of attention in numbers.
 
-    decoding takes the first training pairs of a run, or of a config with fresh
-    weights; with neither, the newest run is taken, and named. The others show
-    numbers of their own. gradients ends with exit code 1 if one differs.
-    Lessons 1 to 5 explain them.
+    `decoding` takes the first training pairs of a run, or of a config with fresh
+    weights; if you name neither, it takes the newest run, and says which. The
+    others show numbers of their own. `gradients` ends with exit code 1 if one
+    differs from autograd's. Lessons 1 to 5 explain what you see.
     """
 
 
@@ -100,7 +100,7 @@ def answer(
     name: Annotated[str, typer.Argument(metavar="FAULT", help="The fault's name, or none.")],
     folder: Annotated[Path, typer.Argument(metavar="DIR", help="The exercise's folder.")] = Path(),
 ) -> None:
-    """Answer with the name of a fault. Who works alone is told at once if it is right.
+    """Answer with the name of a fault. If you work alone, you are told at once if it is right.
 
     A wrong answer ends with exit code 1. In a class the answer is written down
     instead, takes the place of an earlier one, and is judged by `exercise grade`.

@@ -83,8 +83,8 @@ def inspect_masks(
 ) -> None:
     """Show the masks of a padded batch, and which labels the loss counts.
 
-    By default the batch, and the three masks of its pair with the most pads, on
-    one screen. --panel all shows every table of every pair.
+    You see the batch and the three masks of its pair with the most pads, on one
+    screen. --panel all shows every table of every pair.
 
     The batch holds the first training pairs of a run or a config, or sequences
     given with --src, and --tgt for their targets. Without --tgt a run or a config
@@ -129,11 +129,11 @@ def trace(
 ) -> None:
     """Show every tensor of one attention and its layer.
 
-    By default the batch, the attention weights, a summary and, for a run, the
+    You see the batch, the attention weights, a summary and, if it is a run, the
     rule that each head follows, on one screen. --panel heads shows the weights of
     all heads as maps, --panel all every tensor.
 
-    Traced are sequences, or the first training pairs, of a run or of a config
+    It traces your sequences, or the first training pairs, in a run or in a config
     with fresh weights. With neither, the newest run is taken, and named. The
     pair with the most pads is printed. Without --tgt the model translates.
 
@@ -177,7 +177,8 @@ def report(
 ) -> None:
     """Write one HTML page about a run, or about several.
 
-    The page holds everything it needs and opens in any browser. One run: curves,
-    exact match by length, translations, checks, configuration. Several runs: the
-    same curves together, and the tables of eval.
+    The page holds everything it needs and opens in any browser. If it is about
+    one run, it has curves, exact match by length, translations, checks and the
+    configuration. If it is about several, it has their curves together, and the
+    tables of eval.
     """

@@ -28,9 +28,9 @@ Model = Annotated[
 Only = Annotated[str, typer.Option(metavar="NAMES", help="Run these checks only, say pads,future.")]
 Length = Annotated[
     int | None,
-    typer.Option(min=4, max=1000, help="Longest sequence. Default: 64; more is thorough."),
+    typer.Option(min=4, max=1000, help="The longest sequence. Default: 64; more is thorough."),
 ]
-Quick = Annotated[bool, typer.Option("--quick", help="Ask the shortest batch alone.")]
+Quick = Annotated[bool, typer.Option("--quick", help="Ask only the shortest batch.")]
 Everything = Annotated[bool, typer.Option("--all", help="Show every check with its evidence.")]
 SaveExample = Annotated[
     Path | None,
@@ -60,12 +60,12 @@ def check(
 ) -> None:
     """Check that masks, loss and layers do what they should.
 
-    Checked are a run (by default the newest), fresh weights of a config, or your
-    own --model: a function that returns a Hugging Face model, or a dict with
+    It checks a run (by default the newest), fresh weights of a config, or a
+    --model of yours: a function that returns a Hugging Face model, or a dict with
     `model`, `pad_id`, `vocabulary_size` and other arguments of `toytrans.check`.
 
-    Exit codes: 0 all checks pass, 1 one fails, 2 pads, the future or a given
-    loss cannot be judged. One line then says what to give.
+    The exit code is 0 if all checks pass, 1 if one fails, and 2 if a check that a
+    PASS needs cannot be judged. One line then says what to give.
     """
 
 
@@ -143,10 +143,11 @@ def evaluate(
 ) -> None:
     """Measure a run, or compare several.
 
-    Shown are exact match and symbol errors below, in and beyond the training
-    lengths. One run: per length, with errors. Several runs, grouped by config:
-    means over seeds with intervals, and differences over equal seeds. Runs that
-    are unfinished or cannot be read are named, and never averaged in.
+    You see exact match and symbol errors below, in and beyond the training
+    lengths. If you name one run, you see them for each length too, with what goes
+    wrong. If you name several, they are grouped by config, with means over seeds,
+    intervals, and differences over equal seeds. Runs that are unfinished or
+    cannot be read are named, and never averaged in.
     """
 
 
@@ -163,8 +164,8 @@ def doctor(
 ) -> None:
     """Diagnose a run, or this machine.
 
-    A run, by default the newest, is diagnosed from its records, checkpoints and
-    data. Each finding has its evidence, a remedy, and the checks to run. Where
-    there is no run yet, this machine is described. The exit code is 1 if
+    It reads the records, checkpoints and data of a run, by default of the newest,
+    and says what looks wrong: each finding has its evidence, a remedy, and the
+    checks to run. If there is no run yet, it describes this machine. The exit code is 1 if
     something is wrong, or would stop a training.
     """
