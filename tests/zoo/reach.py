@@ -1,6 +1,7 @@
 """Models whose attention reaches less than it may, or whose positions reach no attention, as a
 module and as torch's own transformer; and sound ones that are meant so."""
 
+import math
 from functools import partial
 
 import torch
@@ -77,6 +78,23 @@ quick(part="open", base=Attending, name="a window", cause="reach.window", **deco
 quick("reach", "open", base=Attending, name="a window that is told", window=2, **decoder)(
     lambda self, ids: _near(ids)
 )
+
+
+def _two_best(self, scores, mask):
+    """Each query sees two keys alone, those that suit it best."""
+    scores = scores.masked_fill(~mask, -1e9)
+    best = scores.topk(min(2, scores.shape[-1]), -1).values[..., -1:]
+    return scores.masked_fill(scores < best, -math.inf).softmax(-1)
+
+
+quick(
+    "pads future",
+    "weigh",
+    base=Attending,
+    name="the two best keys",
+    cause="reach.chosen",
+    **decoder,
+)(_two_best)
 
 
 # Positions ---------------------------------------------------------------------------------------

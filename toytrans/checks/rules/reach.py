@@ -64,6 +64,15 @@ WINDOW = REACH.doubt(
     remedy="if that is meant, give window={window}",
     counts=True,
 )
+CHOSEN = REACH.doubt(
+    "chosen",
+    when="some queries give no weight to tokens that they may see, and to which ones differs from "
+    "sequence to sequence",
+    words="{where}{side} chooses which tokens it gives weight to by what they are, which may be "
+    "meant: {missing} of {count} pairs of places that may see each other had none in {tried} "
+    "sequences",
+    counts=True,
+)
 PATTERN = REACH.doubt(
     "pattern",
     when="some queries give no weight to tokens that they may see, in no pattern that has a name",
@@ -94,28 +103,34 @@ def the_weights(asked: Asked) -> Outcome:
     seen = [attention for size in sizes for attention in _attentions(asked, *size)]
     if not seen:
         return does_not_apply("no attention is seen that is laid out as queries and keys")
-    outcomes = [_judged(where, side, cells) for (where, side), cells in seen]
+    outcomes = [_judged(*attention) for attention in seen]
     return max(outcomes, key=lambda outcome: outcome.weight)
 
 
-def _attentions(
-    first: Asked, source: int, target: int
-) -> Iterator[tuple[tuple[str, Side], Tensor]]:
+def _attentions(first: Asked, source: int, target: int) -> Iterator[tuple[str, Side, list[Tensor]]]:
     """Every attention of pairs of a size: where it is, its side, and which pairs of places had
-    weight in one of three sequences, (Tq, Tk)."""
-    found: list[tuple[tuple[str, Side], Tensor]] = []
+    weight in each of up to three sequences, (Tq, Tk)."""
+    found: list[tuple[str, Side, list[Tensor]]] = []
     for asked in trials(first):
         here = list(_cells(asked, asked.pair(source, target)))
-        if found and [key[0] for key, _ in here] != [key[0] for key, _ in found]:
+        if found and [where for where, _, _ in here] != [where for where, _, _ in found]:
             break  # a model that goes other ways at each call
-        before = [cells for _, cells in found] or [cells for _, cells in here]
-        found = [(key, cells | old) for (key, cells), old in zip(here, before, strict=True)]
-        if all(bool((cells | ~side.allowed).all()) for (_, side), cells in found):
+        before = [cells for _, _, cells in found] or [[] for _ in here]
+        found = [
+            (where, side, [*old, cells])
+            for (where, side, cells), old in zip(here, before, strict=True)
+        ]
+        if all(bool((_any_of(cells) | ~side.allowed).all()) for _, side, cells in found):
             break
     yield from found
 
 
-def _cells(asked: Asked, pair: Ids) -> Iterator[tuple[tuple[str, Side], Tensor]]:
+def _any_of(cells: list[Tensor]) -> Tensor:
+    """Which pairs of places had weight in any sequence."""
+    return torch.stack(cells).any(0)
+
+
+def _cells(asked: Asked, pair: Ids) -> Iterator[tuple[str, Side, Tensor]]:
     """Where each attention of a pair is, its side, and which of its weights are not zero."""
     model = asked.model
     src, tgt_in = model.placed(*pair[:2])
@@ -130,7 +145,7 @@ def _cells(asked: Asked, pair: Ids) -> Iterator[tuple[tuple[str, Side], Tensor]]
             weights = weights_over(softmax, *side.allowed.shape)
             if weights is not None:
                 cells = (weights != 0).reshape(-1, *side.allowed.shape).any(0).cpu()
-                yield (module_of(model.module, softmax), side), cells
+                yield module_of(model.module, softmax), side, cells
                 break
 
 
@@ -156,12 +171,16 @@ def _sides(asked: Asked, source: int, target: int) -> list[Side]:
     return sorted(sides, key=lambda side: side.allowed.shape[1])
 
 
-def _judged(where: str, side: Side, cells: Tensor) -> Outcome:
-    """What the cells of an attention that have weight show."""
-    allowed = side.allowed
+def _judged(where: str, side: Side, in_each: list[Tensor]) -> Outcome:
+    """What the cells of an attention show that have weight in each sequence."""
+    allowed, cells = side.allowed, _any_of(in_each)
     if bool((cells | ~allowed).all()):
         return passes(f"every attention gives weight to each of up to {len(allowed)} places")
     told: dict[str, Any] = {"where": f"{where}: " if where else "", "side": side.name}
+    missing, count = int((allowed & ~cells).sum()), int(allowed.sum())
+    if any(not torch.equal(each & allowed, in_each[0] & allowed) for each in in_each):
+        tried = len(in_each)
+        return unsure(CHOSEN, **told, missing=missing, count=count, tried=tried)
     others = allowed if side.is_cross else allowed & ~torch.eye(len(allowed), dtype=torch.bool)
     if not side.is_cross and not bool((cells & others).any()):
         return fails(DIAGONAL, **told)
@@ -175,11 +194,10 @@ def _judged(where: str, side: Side, cells: Tensor) -> Outcome:
     if torch.equal(cells & allowed, allowed & (distance <= window)):
         return unsure(WINDOW, **told, window=window)
     blind = (others.any(0) & ~(cells & others).any(0)).nonzero()[:, 0].tolist()
-    count = allowed.shape[1]
+    keys = allowed.shape[1]
     could_be_seen = others.any(0).nonzero()[:, 0].tolist()
     if blind and blind == could_be_seen[-len(blind) :] and len(blind) > 1:
-        return fails(CUT, **told, first=blind[0], count=count)
+        return fails(CUT, **told, first=blind[0], count=keys)
     if blind:
-        return fails(CLOSED, **told, places=listed_places(blind), count=count)
-    missing = int((allowed & ~cells).sum())
-    return unsure(PATTERN, **told, missing=missing, count=int(allowed.sum()))
+        return fails(CLOSED, **told, places=listed_places(blind), count=keys)
+    return unsure(PATTERN, **told, missing=missing, count=count)
