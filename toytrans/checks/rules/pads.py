@@ -177,7 +177,8 @@ def _pads_taken_away(asked: Asked, side: str) -> Iterator[Change]:
 
 def _masked_before(asked: Asked) -> Iterator[Change]:
     """Places before the ids that a mask closes must not matter, where positions are given as well;
-    where they are not, the ids there must not."""
+    and what ids stand there never, because the embedding of a pad is zero as long as it is fresh,
+    and so are the biases that a layer adds to it."""
     facts, more = asked.facts, APPENDED_PADS - 1
     longer = F.pad(asked.tgt_in, (more, 0), value=facts.pad_id)
     masked = F.pad(~asked.real, (more, 0), value=True)
@@ -187,13 +188,15 @@ def _masked_before(asked: Asked) -> Iterator[Change]:
         asked.ask(*with_pads)
     except NoAnswer:  # it takes none
         return
-    ids, before = with_pads, Ids(asked.src, asked.tgt_in, ~asked.real)
-    if not facts.takes_positions:
-        ids = Ids(asked.src, longer.masked_fill(masked, int(asked.symbols[0])), masked)
-        must_repeat = torch.arange(longer.numel()).view(longer.shape).where(must_repeat >= 0, -1)
-        before = with_pads
-    name, evidence = f"{more} pads before them", {"count": more}
-    yield Change(name, ids, must_repeat, (SEEN_BEFORE_IDS,), evidence, before=before)
+    causes, evidence = (SEEN_BEFORE_IDS,), {"count": more}
+    if facts.takes_positions:
+        bare = Ids(asked.src, asked.tgt_in, ~asked.real)
+        name = f"{more} pads before them"
+        yield Change(name, with_pads, must_repeat, causes, evidence, before=bare)
+    others = longer.masked_fill(masked, int(asked.symbols[0]))
+    as_before = torch.arange(longer.numel()).view(longer.shape).where(must_repeat >= 0, -1)
+    changed, name = Ids(asked.src, others, masked), f"{more} other ids before them"
+    yield Change(name, changed, as_before, causes, evidence, before=with_pads)
 
 
 # Scores as trained ---------------------------------------------------------------------------
