@@ -63,7 +63,7 @@ SPECIAL: dict[str, dict[str, Any]] = {
     "zamba": {"num_hidden_layers": 4, "layers_block_type": ["linear_attention", "hybrid"] * 2},
     "zamba2": {"layers_block_type": ["linear_attention", "hybrid"], "n_mamba_heads": 4},
     "kimi_linear": HYBRID | {"num_experts_per_token": 2, "num_key_value_heads": 4},
-    "bailing_hybrid": HYBRID | {"num_experts_per_token": 2, "n_group": 1},
+    "bailing_hybrid": HYBRID | LATENT | {"num_experts_per_token": 2, "n_group": 1},
     "roc_bert": {"shape_vocab_size": 9, "pronunciation_vocab_size": 9, "shape_embed_dim": 8},
     "gemma3n_text": LAYERWISE | {"num_hidden_layers": 10, "num_kv_shared_layers": 0},
     "gemma4_text": LAYERWISE,
@@ -73,6 +73,9 @@ SPECIAL: dict[str, dict[str, Any]] = {
     "deepseek_v2": LATENT | {"num_experts_per_tok": 2},
     **dict.fromkeys(("mbart", "plbart"), {"decoder_start_token_id": 2}),  # their shift wraps around
     "dots3_note_text": {"num_key_value_heads": 4},
+    "dory": {"num_hidden_layers": 4, "n_input_layers": 1, "n_output_layers": 1},
+    "inkling2_loop_text": {"num_hidden_layers": 4, "unpadded_vocab_size": 64}
+    | {"loop_layer_index_start": 1, "loop_layer_index_end": 3},
     "zaya": {"num_experts_per_tok": 1},
     "xmod": {"languages": ["en_XX"], "default_language": "en_XX"},
     "recurrent_gemma": {"num_hidden_layers": 3},
@@ -80,6 +83,7 @@ SPECIAL: dict[str, dict[str, Any]] = {
     "lfm2_moe": {"layer_types": ["conv", "full_attention"]},
     **dict.fromkeys(("deepseek_v3", "deepseek_v32", "glm4_moe_lite"), LATENT),
     **dict.fromkeys(("glm_moe_dsa", "longcat_flash", "minicpm3", "axk1", "axk2", "youtu"), LATENT),
+    "sarvam_mla": LATENT,
     **dict.fromkeys(("jamba", "lfm3", "qwen3_5_text"), HYBRID),
     **dict.fromkeys(("qwen3_5_moe_text", "qwen3_next"), HYBRID),
     "qwen4_exp_text": HYBRID

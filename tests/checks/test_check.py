@@ -19,7 +19,9 @@ from zoo.parts import (
     Torchs,
     Translator,
     real,
+    waves,
 )
+from zoo.signatures import Named
 
 import toytrans
 from toytrans.checks import run, shrink
@@ -763,3 +765,14 @@ def test_the_precision_that_a_model_came_in_is_told():
     (entry,) = [each for each in zoo.entries() if each.cause == "modes.not_finite"]
     said = str(toytrans.check(**entry.build(), only="modes", length=7))
     assert "in float16 on cpu" in said and "a copy in float64" in said
+
+
+def test_the_own_loss_of_a_model_whose_outputs_move_with_pads_follows_from_them():
+    def places_from_the_end(self, tgt):
+        y = self.target.tokens(tgt)
+        return y + waves(torch.arange(tgt.shape[1]).flip(0)).to(y)
+
+    torch.manual_seed(0)
+    model = with_part("embed_target", places_from_the_end, Named)
+    report = check(model, only="pads,loss")
+    assert report["loss"].verdict == "FAIL" and report.follows["loss"] == "pads"

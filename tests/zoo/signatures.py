@@ -56,6 +56,42 @@ class named_and_shifted_once_more(Named):
         return F.cross_entropy(logits[:, :-1].mT, labels[:, 1:])
 
 
+class _Sums(torch.nn.Module):
+    """A decoder that sums what stands before, whatever the mask says. A fresh pad is embedded as
+    zero, so pads add nothing, and what else stands there does."""
+
+    def __init__(self):
+        super().__init__()
+        self.tokens = torch.nn.Embedding(SYMBOLS, 8, padding_idx=PAD)
+        self.mix, self.head = torch.nn.Linear(8, 8, bias=False), torch.nn.Linear(8, SYMBOLS)
+
+    def forward(self, input_ids, attention_mask, position_ids=None):
+        places = attention_mask.cumsum(1) - 1 if position_ids is None else position_ids
+        x = self.tokens(input_ids)
+        past = self.read(self.mix(x), attention_mask).cumsum(1)
+        return self.head(x + waves(places).to(x) + past.tanh())
+
+    def read(self, x, mask):
+        return x
+
+
+_sums = {**NAMED, "pad_id": PAD, "vocabulary_size": SYMBOLS, "kind": "decoder"}
+_sums |= {"skip": "order,target,reach,weights,sublayers"}
+entry("", verdict="FAIL", cause="pads.seen_before_ids", **_sums)(_Sums)
+
+
+@entry("pads", "read", base=_Sums, verdict="PASS", **_sums)
+def sums_of_what_the_mask_opens(self, x, mask):
+    return x * mask[..., None]
+
+
+@entry("", verdict="cannot judge", is_quick=True, cause="any.raises_when_shorter")
+class three_places_at_least(Translator):
+    def forward(self, src, tgt):
+        assert src.shape[1] > 2
+        return super().forward(src, tgt)
+
+
 # Targets that are read otherwise -----------------------------------------------------------------
 
 _late = partial(entry, "", verdict="FAIL", is_quick=True)

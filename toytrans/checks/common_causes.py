@@ -1,6 +1,6 @@
 """The causes that any check may meet. Those of single checks stand in their files in `rules`."""
 
-from toytrans.checks.outcome import Cause
+from toytrans.checks.outcome import Cause, Evidence
 
 POLARITY = "is True = block what your layer expects?"
 """Half of the remedy of most faults of masks."""
@@ -55,6 +55,21 @@ ROWS_ALONE = Cause(
     remedy="mend that first",
     is_doubt=True,
 )
+
+
+def answers_longer_ones(evidence: Evidence) -> bool:
+    """Whether a model that raises was asked with no more places than it answers."""
+    return bool(evidence["answered"])
+
+
+RAISES_WHEN_SHORTER = Cause(
+    "any.raises_when_shorter",
+    when="the model raises where source and target are no longer than those that it answers",
+    words="{error}, though it answers src and tgt_in of {answered} places",
+    remedy="does it need so many, or two sides of one length?",
+    fits=answers_longer_ones,
+    is_doubt=True,
+)
 NO_ANSWER = Cause(
     "any.no_answer",
     when="the model does not answer what a part asks",
@@ -93,6 +108,7 @@ COMMON = (
     LABELS_MISSING,
     ANOTHER_PAD,
     ROWS_ALONE,
+    RAISES_WHEN_SHORTER,
     NO_ANSWER,
     EXCEPTION,
     BATCH_STATISTICS,

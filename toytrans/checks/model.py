@@ -26,7 +26,12 @@ RAISED = (Exception, SystemExit)
 
 
 class NoAnswer(UserError):
-    """A model raised an exception of its own, or answered with something that is no logits."""
+    """A model raised an exception of its own, or answered with something that is no logits.
+    lengths: places of the source and of the target that it was asked with, where it raised."""
+
+    def __init__(self, message: str, *lengths: int) -> None:
+        super().__init__(message)
+        self.lengths = lengths
 
 
 class Several(tuple[Tensor, ...]):
@@ -213,7 +218,8 @@ class Adapter:
             with self.without_dropout():
                 answer = self.foreign(asked, self.answer, *handed.values(), masked)
         except UserError as error:
-            raise NoAnswer(str(error)) from error.__cause__  # what the model raised
+            lengths = src.shape[1], tgt_in.shape[1]
+            raise NoAnswer(str(error), *lengths) from error.__cause__  # what the model raised
         same = zip(handed.items(), (src, tgt_in), strict=True)
         self.overwritten |= {name for (name, left), ids in same if not torch.equal(left.cpu(), ids)}
         if isinstance(answer, Several):

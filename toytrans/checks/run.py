@@ -23,6 +23,7 @@ from toytrans.checks.common_causes import (
     EXCEPTION,
     NAN,
     NO_ANSWER,
+    RAISES_WHEN_SHORTER,
     ROWS_ALONE,
 )
 from toytrans.checks.model import RAISED, Adapter, NoAnswer
@@ -86,12 +87,20 @@ def judge(part: Part, asked: Asked) -> tuple[Outcome, Broken | None]:
     except Judged as early:
         return early.outcome, None
     except NoAnswer as error:
-        return unsure(NO_ANSWER, error=str(error)), None
+        return _no_answer(error, asked), None
     except UserError:
         raise
     except asked.model.may_raise as error:
         what = f"{type(error).__name__}: {(str(error).splitlines() or [''])[0][:150]}"
         return unsure(EXCEPTION, error=what), None
+
+
+def _no_answer(error: NoAnswer, asked: Asked) -> Outcome:
+    """No verdict, because the model does not answer what a part asks."""
+    sizes = asked.src.shape[1], asked.tgt_in.shape[1]
+    are_more = [n > size for n, size in zip(error.lengths, sizes, strict=False)]
+    answered = "{} and {}".format(*sizes) if are_more and not any(are_more) else ""
+    return unsure(RAISES_WHEN_SHORTER, NO_ANSWER, error=str(error), answered=answered)
 
 
 @dataclass
@@ -365,7 +374,8 @@ class Examination:
             with contextlib.suppress(UserError):
                 if not broken.moves_equal_rows(asked):
                     return unsure(ROWS_ALONE)
-        failure = replace(failure, follows=part.follows(asked.facts.kind))
+        follows = (*failure.follows, *part.follows(asked.facts.kind))
+        failure = replace(failure, follows=follows)
         if _is_nan(failure) and _has_nan(asked):
             failure = self._with_nan_as_cause(part, failure)
         else:

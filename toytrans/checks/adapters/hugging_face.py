@@ -11,7 +11,7 @@ from torch.nn import functional as F
 from toytrans.checks.beam_scores import Hypotheses
 from toytrans.checks.facts import Facts, Kind
 from toytrans.checks.ids import IGNORED, Symbols, filled_up
-from toytrans.checks.model import Adapter, arguments, logits_of
+from toytrans.checks.model import Adapter, NoAnswer, arguments, logits_of
 from toytrans.checks.outcome import Judged, does_not_apply
 from toytrans.errors import UserError
 
@@ -160,7 +160,10 @@ class HuggingFace(Adapter):
             following = tgt_out.masked_fill(tgt_out == IGNORED, self.facts.pad_id)
             first = tgt_in[:, :1]
             tgt_in, tgt_out = torch.cat((first, following), 1), torch.cat((first, tgt_out), 1)
-        answer = self.foreign("its own loss", self.answer, src, tgt_in, None, tgt_out)
+        try:
+            answer = self.foreign("its own loss", self.answer, src, tgt_in, None, tgt_out)
+        except UserError as error:
+            raise NoAnswer(str(error)) from error.__cause__  # what the model raised
         return _loss_of(answer)
 
     def step(self, src: Tensor, tgt_in: Tensor, positions: bool = True) -> Tensor | Hypotheses:

@@ -3,6 +3,7 @@
 import contextlib
 import math
 from collections.abc import Iterator, Mapping
+from dataclasses import replace
 
 import torch
 from torch import Tensor
@@ -84,7 +85,7 @@ def pads(asked: Asked) -> Outcome:
     if loss.is_own and loss.same(whole, inside) and not loss.same(loss.mean(), loss(loss.logits)):
         return unsure(OTHER_TERMS)
     scored = 0.0 if loss.is_own else largest(loss.gradient()[~loss.real])
-    return measured(
+    outcome = measured(
         worst((scored, abs(whole - inside))),
         tolerance,
         f"{int((~loss.real[row]).sum())} pad labels leave the loss of a pair at {whole:.4f}",
@@ -96,6 +97,12 @@ def pads(asked: Asked) -> Outcome:
         whole=whole,
         is_scored=loss.is_own or not scored <= tolerance,
     )
+    return _of_the_logits_too(outcome, loss)
+
+
+def _of_the_logits_too(outcome: Outcome, loss: BatchLoss) -> Outcome:
+    """A model is asked anew for its own loss, which moves with its logits."""
+    return replace(outcome, follows=("rows", "future", "pads")) if loss.is_own else outcome
 
 
 def _row_with_pads(loss: BatchLoss) -> int:
