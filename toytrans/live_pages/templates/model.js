@@ -23,6 +23,9 @@ class Model {
     this.width = this.options.d_model;  // D
     this.heads = this.options.n_heads;  // H
     this.headWidth = this.width / this.heads;  // Dh
+    for (const name of [this.options.positions, this.options.cross_positions]) {
+      if (!POSITIONS[name]) throw Error(`positions ${name}: not in POSITIONS of model.js`);
+    }
   }
 
   // src (S), tgtIn (T) ids -> logits (T, V) of the symbol after each place, and every attention
