@@ -1,5 +1,5 @@
-"""Measures what docs/teaching.md and docs/results.md say of faults, of parts that are left out and
-of rivals:
+"""Measures what docs/teaching.md says of faults, docs/lessons/3-why.md of parts that are left out,
+and docs/results.md of rivals:
 
     python scripts/teaching_numbers.py faults|parts|rivals [--seeds 5] [--folder runs/teaching]
 
@@ -102,7 +102,7 @@ def in_range(run: toytrans.Run) -> dict[str, Any]:
     return run.evaluate().parts["in_range"]
 
 
-# Parts: docs/teaching.md, "Leave a part out" ---------------------------------------------------
+# Parts: docs/lessons/3-why.md, section 5 --------------------------------------------------------
 
 DEEP: dict[str, Changes] = {
     "data": {

@@ -128,15 +128,11 @@ def test_the_mistakes_of_the_pages_are_those_of_the_examples():
 
 
 def test_the_results_of_readme_are_those_of_the_boards():
-    boards = {
-        row[0]: row[1:] for row in rows((ROOT / "docs/results.md").read_text(), "| board, ta")
-    }
-    shown = rows(README, "| board, task")
-    assert len(shown) == 6
-    for name, *cells in shown:
-        row = " ".join(boards[name.removesuffix(", per token")])
-        for number in re.findall(r"\d\.\d+", " ".join(cells)):
-            assert number in row, (name, number)
+    table = rows((ROOT / "docs/results.md").read_text(), "| board, ta")
+    (row,) = ["|".join(cells) for name, *cells in table if name == "joeynmt reverse"]
+    section = README[README.index("## Results beside published numbers") :]
+    numbers = re.findall(r"\d\.\d+", section)
+    assert len(numbers) >= 4 and all(number in row for number in numbers), numbers
 
 
 def test_the_table_of_configs_agrees_with_their_headers():
