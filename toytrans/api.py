@@ -108,7 +108,7 @@ def masks(run: Run, src: Sequences, tgt: Sequences | None = None) -> "InspectedB
 
 def _on_cpu(run: Run) -> Run:
     """A run with a copy of its model on the CPU, in eval mode."""
-    return run.with_model(copy.deepcopy(run.model).cpu().eval(), run.step)
+    return run.with_model(copy.deepcopy(run.model).cpu().eval(), run.model_steps)
 
 
 def load(
@@ -255,6 +255,7 @@ def sweep(
     split: Literal["valid", "test"] | None = None,
     jobs: int | None = None,
     on: Literal["local", "ray"] = "local",
+    trust_code: bool = False,
 ) -> Comparison:
     """Train every combination of values with every seed, and compare them. Raises UserError.
 
@@ -263,6 +264,7 @@ def sweep(
     name of the file or task. seeds: None = that of the config. grid: lists with the values of each
     key, say {"model.positions": ["rotary", "alibi"]}. lengths, examples, split: what is measured,
     as in `Run.evaluate`. jobs: runs at once; None = one a core. on: this machine or a Ray cluster.
+    trust_code: as in `train`.
 
     The same call goes on where it was stopped. Ctrl-C lets every training save. Each run has a
     process of its own. A run that fails stops no other; see `Comparison.problems`.
@@ -283,6 +285,7 @@ def sweep(
         seeds=asked.seeds if seeds is None else _checked_seeds(seeds),
         measures=measures,
         checks_device=on == "local",
+        trust_code=trust_code,
     )
     if out is None:
         out = SWEEPS / _name_of(config, asked.base)

@@ -19,6 +19,7 @@ from toytrans.config.faults import fault_remark
 from toytrans.config.schema import Config
 from toytrans.data.selection import SIDE_NAMES, Selection
 from toytrans.documents import read_json
+from toytrans.errors import share
 from toytrans.files import disk_errors, write_json
 from toytrans.measure import Measure
 from toytrans.metrics import COUNTS, OF_PAIRS, OF_RUN
@@ -152,9 +153,16 @@ class Result(BaseModel):
 
     def remarks(self) -> list[str]:
         """What no number says."""
-        if not self.trained_on:
-            return []
-        return [f"{self.trained_on:,} of {self['pairs']:,} sources are trained on too"]
+        pairs, closed = self["pairs"], self["with_unknown"]
+        told = []
+        if self.trained_on:
+            told.append(f"{self.trained_on:,} of {pairs:,} sources are trained on too")
+        if closed:
+            told.append(
+                f"{closed:,} of {pairs:,} targets have symbols that training lacks and can never "
+                f"match, so exact match is at most {share(1 - closed / pairs)}"
+            )
+        return told
 
     def __repr__(self) -> str:
         return "\n".join(map(str, self.tables()))

@@ -70,6 +70,7 @@ Count = Callable[[Answers], Tensor]
 COUNTS_FORCED: dict[str, Count] = {
     "pairs": lambda of: torch.ones(len(of.target)),
     "tokens": lambda of: of.real.sum(1),
+    "with_unknown": lambda of: (of.target == of.unknown).any(1),
 }
 COUNTS_FREE: dict[str, Count] = {
     "decoded": lambda of: torch.ones(len(of.target)),
@@ -80,7 +81,8 @@ COUNTS_FREE: dict[str, Count] = {
     "ended_late": lambda of: of.ended & (of.surplus > 0),
     "never_ended": lambda of: ~of.ended,
 }
-"""Whole numbers of each pair. tokens: of targets, with EOS; symbols: without."""
+"""Whole numbers of each pair. tokens: of targets, with EOS; symbols: without. with_unknown: whether
+its target has a symbol that training lacks, so that no output equals it."""
 
 
 # What metrics count ----------------------------------------------------------------------------

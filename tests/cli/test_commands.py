@@ -53,6 +53,17 @@ def test_a_config_is_an_argument_or_an_option(here: Path, command: Command, refu
     assert "give" in refused(*words, "c.yaml", "--config", "c.yaml")
 
 
+def test_an_average_is_named_in_the_json_of_what_looks_into_it(run, command: Command):
+    words = ("trace", "runs/c", "3 4", "--json", "--checkpoint")
+    mean, last = (json.loads(command(*words, which).out) for which in ("average:2", "6"))
+    assert mean["checkpoint"] == "mean of steps 4 and 6" and last["checkpoint"] == "step 6"
+    assert mean["step"] == last["step"] == 6 and mean["run"] == "runs/c"
+    weights = [next(t for t in of["tensors"] if t["name"] == "weights") for of in (mean, last)]
+    assert weights[0]["values"] != weights[1]["values"]
+    maps = toytrans.attention(toytrans.load("runs/c", "average:2"), "3 4").to_dict()
+    assert maps["checkpoint"] == mean["checkpoint"] and maps["step"] == 6
+
+
 def test_a_folder_of_a_configs_name_is_a_run(run, command: Command):
     run.rename("textbook")
     assert "weights of textbook, step 6" in command("inspect-masks", "textbook").out

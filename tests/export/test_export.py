@@ -43,7 +43,9 @@ def run_of(scheme: str, **model: object) -> Run:
     )
     config = resolve(Config.model_validate(given_config().model_dump() | {"model": options}))
     facts = DataFacts(VOCABULARY, (1, 30))
-    return Run(Path("fresh"), config, facts).with_model(model_of(VOCABULARY, **options).float(), 0)
+    return Run(Path("fresh"), config, facts).with_model(
+        model_of(VOCABULARY, **options).float(), [0]
+    )
 
 
 def assert_equal_tokens(run: Run, name: ExportFormat, path: Path, longest: int = 12):

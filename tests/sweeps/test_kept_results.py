@@ -66,6 +66,28 @@ def test_sweep_and_runs_are_shown_by_the_same_numbers(runs: list[Path], command:
     assert "8 of 10 sources are trained on too" in command("eval", str(runs[0])).out
 
 
+def test_a_report_of_a_run_shows_what_its_sweep_has_kept(runs: list[Path], command: Command):
+    (kept,) = json.loads((runs[0] / "eval.json").read_text())
+    (runs[0] / "eval.json").write_text(json.dumps([kept | {"checkpoint": "as it was kept"}]))
+    assert command("report", str(runs[0]), "--out", "kept.html").code == 0
+    assert ", as it was kept, greedy search" in Path("kept.html").read_text()
+    command("report", str(runs[0]), "--checkpoint", "last", "--out", "last.html")
+    assert "as it was kept" not in Path("last.html").read_text(), "another checkpoint"
+
+
+def test_runs_that_are_missing_or_only_to_be_measured_are_counted(
+    runs: list[Path], command: Command
+):
+    assert " runs are counted" not in command("eval", str(SWEEP)).out, "nothing is wrong"
+    (runs[0] / "eval.json").unlink()
+    shutil.rmtree(runs[1])
+    said = "1 of 2 runs are counted, 1 of them measured now; 1 missing\n"
+    assert said in command("eval", str(SWEEP)).out
+    counts = json.loads(command("eval", str(SWEEP), "--json").out)["counts"]
+    assert counts == {"counted": 1, "measured now": 1, "missing": 1}
+    assert "measured now" not in command("eval", str(SWEEP), "--examples", "5").out
+
+
 def test_a_run_that_went_on_is_measured_again(runs: list[Path], command: Command):
     before = parts_of(command, str(SWEEP))
     (run, other) = map(str, runs)

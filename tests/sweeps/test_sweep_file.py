@@ -6,6 +6,7 @@ import json
 import math
 import shlex
 import shutil
+from dataclasses import replace
 from pathlib import Path
 from statistics import fmean
 from typing import Any
@@ -15,7 +16,7 @@ from conftest import ROOT, Command, tiny_yaml
 
 import toytrans
 from toytrans.sweeps.plan import folder_name, plan
-from toytrans.sweeps.sweep_file import BOARDS, board_names, plan_of_file
+from toytrans.sweeps.sweep_file import BOARDS, board_names, plan_of, plan_of_file
 from toytrans.sweeps.trial import by_names
 
 NAMES = ["chomsky", "joeynmt", "ontanon", "scan", "sockeye", "t2t"]
@@ -46,6 +47,34 @@ def tiny(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     (tmp_path / "tiny.yaml").write_text(TINY)
     monkeypatch.chdir(tmp_path)
     return tmp_path
+
+
+def test_groups_keep_their_letters_when_a_sweep_grows(here: Path):
+    """The runs of before stay first, whatever the last call has asked for."""
+    for rates in ([0.1], [0.01, 0.1], [0.001]):
+        asked = replace(plan_of(Path("c.yaml")), grid={"train.lr": rates})
+        assert list(plan(Path("sweep"), asked).train([])) == []
+    saved = json.loads(Path("sweep/sweep.json").read_text())["runs"]
+    assert [labels["train.lr"] for labels in saved.values()] == [0.1, 0.01, 0.001]
+
+
+OWN = """
+def same(source):
+    return source
+"""
+
+
+def test_the_config_of_a_run_with_own_code_is_swept_where_its_code_is_trusted(
+    here: Path, command: Command, refused
+):
+    Path("got").mkdir()
+    Path("got/own.py").write_text(OWN)
+    Path("got/config.yaml").write_text(tiny_yaml(data={"task": "own.py:same"}))
+    Path("got/resolved.yaml").write_text("")
+    words = ("sweep", "got/config.yaml", "--dry-run")
+    assert "--trust-code" in refused(*words)
+    answer = command(*words, "--trust-code")
+    assert answer.code == 0 and " --trust-code " in answer.out, answer.err
 
 
 @pytest.fixture

@@ -34,12 +34,18 @@ def a_config(
         load_config(config, overrides or (), {"fault": fault}, trust_code)
 
 
-def a_sweep(argument: Path | None, option: Path | None, sets: list[str] | None, **_: Any) -> None:
+def a_sweep(
+    argument: Path | None,
+    option: Path | None,
+    sets: list[str] | None,
+    trust_code: bool,
+    **_: Any,
+) -> None:
     """Raise UserError for a config or a sweep file whose keys or values are wrong, those of the
     grid too."""
     path = one_config(argument, option)
     if path is not None:
         asked = plan_of(path)
-        asked = replace(asked, origin="--set" if sets else asked.origin)
+        asked = replace(asked, origin="--set" if sets else asked.origin, trust_code=trust_code)
         for choice in each_value_once(narrowed(asked.grid, read_grid(sets or ()))):
             naming_the_choice(config_of, choice, asked)

@@ -44,6 +44,7 @@ def sweep(
     on: Literal["local", "ray"],
     out: Path | None,
     dry_run: bool,
+    trust_code: bool,
     as_json: bool,
 ) -> None:
     """Train all combinations of values and seeds, and compare them."""
@@ -51,10 +52,16 @@ def sweep(
     if path is None:
         raise UserError("no config; name one, say `toytrans sweep reverse`")
     asked = _asked(path, seeds, sets or (), lengths, examples, on)
+    asked = replace(asked, trust_code=trust_code)
     planned = plan(out or SWEEPS / path.stem, asked)
     waiting = planned.waiting()
     if dry_run:
-        _print_commands(path, planned, waiting, lengths, examples, as_json)
+        more = ["--lengths", lengths] if lengths else []
+        more += ["--examples", str(examples)] if examples else []
+        more += ["--trust-code"] * trust_code
+        commands = [command_of(path, trial, planned, more) for trial in waiting]
+        for line in [json_text({"commands": commands})] if as_json else commands:
+            print(line)
         return
     note(planned.beginning(waiting))
     for sentence in _notes_on_files(planned):
@@ -99,22 +106,6 @@ def _asked(
         origin="--set",
         checks_device=on == "local",
     )
-
-
-def _print_commands(
-    path: Path,
-    planned: Sweep,
-    waiting: Sequence[Trial],
-    lengths: str | None,
-    examples: int | None,
-    as_json: bool,
-) -> None:
-    """A command for each run that is missing."""
-    more = ["--lengths", lengths] if lengths else []
-    more += ["--examples", str(examples)] if examples else []
-    commands = [command_of(path, trial, planned, more) for trial in waiting]
-    for line in [json_text({"commands": commands})] if as_json else commands:
-        print(line)
 
 
 def _notes_on_files(planned: Sweep) -> list[str]:

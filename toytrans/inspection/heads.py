@@ -282,7 +282,8 @@ class AttentionMaps:
         """Everything as plain values; ids and weights include pads."""
         return {
             "run": str(self.run.path),
-            "checkpoint": self.run.step,
+            "step": self.run.step,
+            "checkpoint": self.run.which_step,
             **{name: ids.tolist() for name, ids in self.batch.named().items()},
             "fault": self.run.settings.fault,
             "measured_on": self.basis,

@@ -88,7 +88,10 @@ class Trace:
         """What was traced, and every tensor in full, as plain values."""
         inspected = self.inspected
         queries, keys = ([inspected.names(ids) for ids in x] for x in inspected.ids(self.name))
-        where = {"weights": inspected.weights, "part": self.part, "layer": self.layer}
+        where: dict[str, Any] = {"weights": inspected.weights}
+        if run := inspected.run:
+            where |= {"run": str(run.path), "step": run.step, "checkpoint": run.which_step}
+        where |= {"part": self.part, "layer": self.layer}
         return where | {
             "queries": queries,
             "keys": keys,

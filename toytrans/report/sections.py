@@ -25,7 +25,7 @@ from toytrans.measurement import Result, split_of
 from toytrans.model.seq2seq import count_parameters
 from toytrans.report import charts
 from toytrans.report.page import Section, html
-from toytrans.sweeps.comparison import compare, measures_of, of_one, runs_of
+from toytrans.sweeps.comparison import compare, labels_of, measures_of, of_one, runs_of
 from toytrans.table import Cell, Table
 from toytrans.training.folder import METRICS
 from toytrans.training.run import NOT_MEASURED, Run, state_of
@@ -180,10 +180,20 @@ def _beside(views: Sequence[View], follow: Follow) -> Section:
     return Section("lengths", LENGTHS, charts=drawn, blocks=blocks)
 
 
+def _measure_of(run: Run) -> Measure:
+    """What its sweep measures of a run, at the checkpoint that was asked for; of others the first
+    pairs."""
+    labels = labels_of(run.path)
+    measures = measures_of([run.path]).values() if labels else []
+    asked = next((each.measure for each in measures if each.is_of(labels)), None)
+    asked = asked or Measure(split=split_of(run.settings), examples=EVALUATED)
+    return asked.model_copy(update={"checkpoint": run.checkpoint})
+
+
 def _lengths(run: Run) -> Section:
     """Exact match of one run."""
-    wanted = Measure(split=split_of(run.settings), examples=EVALUATED, checkpoint=run.checkpoint)
-    result = run.measure(wanted)
+    wanted = _measure_of(run)
+    result = run.kept_result(wanted) or run.measure(wanted)
     low, high = result.train_length
     text = (
         f"Trained on lengths {low} to {high}. Each output is decoded greedily and counts if it "

@@ -66,7 +66,7 @@ def config_of(choice: Choice, asked: Plan) -> Config:
     tree = copy.deepcopy(asked.base)
     for key, value in choice.values.items():
         set_key(tree, key, value, asked.origin)
-    return check_and_trust(tree)
+    return check_and_trust(tree, asked.trust_code)
 
 
 def naming_the_choice(make: Callable[[Choice, Plan], Made], choice: Choice, asked: Plan) -> Made:

@@ -5,6 +5,7 @@ paths -> members -> groups -> one tidy table; tables for people, a picture, plai
 
 import contextlib
 import os
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -65,14 +66,16 @@ class Comparison:
     """Runs, grouped by what differs.
 
     measure: what was measured. metric: the number that is compared. groups: one for each config,
-    with every run. unread: runs whose config cannot be read, and why. files: the tables and plots
-    of a sweep. by_measure: the same runs by each measure of a sweep, by its name.
+    with every run. unread: runs whose config cannot be read, and why. missing: runs of a sweep that
+    have not begun. files: the tables and plots of a sweep. by_measure: the same runs by each
+    measure of a sweep, by its name.
     """
 
     measure: Measure
     metric: str
     groups: Sequence[Group]
     unread: Mapping[Path, str] = field(default_factory=dict)
+    missing: Sequence[Path] = ()
     files: Sequence[Path] = ()
     by_measure: "Mapping[str, Comparison]" = field(default_factory=dict)
 
@@ -95,6 +98,15 @@ class Comparison:
     def problems(self) -> dict[Path, str]:
         """Why runs have no numbers. They are never averaged in."""
         return {m.path: m.problem for m in self.members if m.problem} | dict(self.unread)
+
+    @property
+    def counts(self) -> dict[str, int]:
+        """How many runs are counted, how many of these were measured now, and how many are not
+        counted, by what is wrong with them."""
+        found = Counter("counted" for _ in self._results)
+        found.update(member.state for member in self.members if member.state)
+        found.update({"cannot be read": len(self.unread), "missing": len(self.missing)})
+        return {name: number for name, number in found.items() if number}
 
     @property
     def parts(self) -> list[str]:
@@ -266,6 +278,8 @@ class Comparison:
     def _remarks(self) -> Iterator[str]:
         """What the numbers cannot say: runs that are not counted, sources that are trained on too,
         and runs that decode otherwise than they predict."""
+        if how_many := self._how_many():
+            yield how_many
         for each in self.groups:
             for member in each.members:
                 where = f"{member.path} ({each.name}, seed {member.settings.seed})"
@@ -279,6 +293,17 @@ class Comparison:
         yield from self._trained_on()
         for path, reason in self.unread.items():
             yield f"not counted: {path}: {reason}"
+
+    def _how_many(self) -> str:
+        """How many runs are counted, and what is the matter with the others; empty where all are
+        counted and none had to be measured."""
+        counts = self.counts
+        counted, now = counts.pop("counted", 0), counts.pop("measured now", 0)
+        every = counted + sum(counts.values())
+        measured = f", {now} of them measured now" if now else ""
+        others = ", ".join(f"{number} {state}" for state, number in counts.items())
+        text = f"{counted} of {every} runs are counted{measured}{others and f'; {others}'}"
+        return text if now or others else ""
 
     def _trained_on(self) -> Iterator[str]:
         """A sentence for each group whose test sources are trained on too."""
@@ -377,6 +402,7 @@ class Comparison:
             "metric": metric,
             "groups": [self._group_as_dict(each, parts) for each in self.groups],
             "differences": [{"part": part} | self._difference_as_dict(d) for part, d in found],
+            "counts": self.counts,
             "unread": [{"run": str(path), "problem": why} for path, why in self.unread.items()],
         }
 
@@ -496,6 +522,11 @@ class Saved(BaseModel):
     measures: dict[str, SweepMeasure] = {}
     runs: dict[str, dict[str, Any]] = {}
 
+    @property
+    def as_measured(self) -> list[Measure]:
+        """What its runs have results of."""
+        return [each.measure for each in self.measures.values()]
+
 
 def read_sweep(folder: Path) -> Saved | None:
     """What the sweep of a folder was asked for; None where there is none. Raises UserError."""
@@ -568,11 +599,9 @@ def compare(
             failure = read_failure(path)
             unread[path] = failure.reason if failure else str(error)
             continue
-        result, problem = None, ""
-        try:
-            result = _result_of(run, measure, take)
-        except UserError as error:
-            problem = str(error)
+        result, state, problem = _result_of(run, measure, take)
+        if state == "measured now" and not (saved and measure in saved.as_measured):
+            state = ""  # nobody expects such a result to be there
         stated = flatten(run.config.model_dump(exclude_unset=True))
         members.append(
             Member(
@@ -580,6 +609,7 @@ def compare(
                 run.settings,
                 result,
                 problem,
+                state,
                 stated,
                 labels,
                 contents=_contents_of(run),
@@ -587,7 +617,8 @@ def compare(
             )
         )
     shown = metric or asked.metric or measure.main_metric
-    return Comparison(measure, shown, group(members), unread)
+    missing = [run for given in paths for run in _missing(given, asked)]
+    return Comparison(measure, shown, group(members), unread, missing)
 
 
 def _contents_of(run: Run) -> dict[str, str]:
@@ -608,17 +639,28 @@ def of_one(run: Run, result: Result, metric: str | None = None) -> Comparison:
     return Comparison(result.measure, metric or result.measure.main_metric, groups)
 
 
-def _result_of(run: Run, measure: Measure, take: Take | None) -> Result:
-    """The result of a run: the one that its sweep has kept, or one that is measured now. Raises
-    UserError: why it has none."""
-    if run.diverged:
-        raise UserError(f"diverged: {run.diverged}")
+def _missing(path: Path, asked: SweepMeasure) -> list[Path]:
+    """The runs of a sweep that a measure is meant for and that have not begun."""
+    saved = None if _has_begun(path) else read_sweep(path)
+    runs = saved.runs.items() if saved else ()
+    return [path / name for name, of in runs if asked.is_of(of) and not _has_begun(path / name)]
+
+
+def _result_of(run: Run, measure: Measure, take: Take | None) -> tuple[Result | None, str, str]:
+    """The result of a run: the one that its sweep has kept, or one that is measured now; or else
+    what state it is in, and what is said of that."""
     failure = read_failure(run.path)
-    if (unfinished := run.unfinished) or not run.steps:
-        reason = f"unfinished: {unfinished or 'no checkpoint yet'}"
-        raise UserError(failure.reason if failure else reason)
-    if kept := run.kept_result(measure):
-        return kept
-    if take is None:
-        raise UserError(failure.reason if failure else NOT_MEASURED)
-    return take(run.path, measure)
+    try:
+        if run.diverged:
+            return None, "diverged", f"diverged: {run.diverged}"
+        if (unfinished := run.unfinished) or not run.steps:
+            if failure:
+                return None, "failed", failure.reason
+            return None, "unfinished", f"unfinished: {unfinished or 'no checkpoint yet'}"
+        if kept := run.kept_result(measure):
+            return kept, "", ""
+        if take is not None:
+            return take(run.path, measure), "measured now", ""
+    except UserError as error:
+        return None, "failed", str(error)
+    return None, "not measured", failure.reason if failure else NOT_MEASURED

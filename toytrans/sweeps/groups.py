@@ -31,6 +31,8 @@ OF_SEEDS = ("seed", "data.seed", "device")
 class Member(NamedTuple):
     """A run and its result, or the problem why it has none.
 
+    state: what the problem is, in a word or two; of a run with a result "measured now" where its
+    sweep has not kept that.
     stated: the keys that its config gives. Other keys follow from these, or have their defaults.
     labels: what its sweep has varied, and what that is in this run. contents: of the files of data
     and code that it names, by key, the SHA-256. environment: what environment.json says.
@@ -40,6 +42,7 @@ class Member(NamedTuple):
     settings: Settings
     result: Result | None = None
     problem: str = ""
+    state: str = ""
     stated: Collection[str] = ()
     labels: Mapping[str, Any] = {}
     contents: Mapping[str, str] = {}

@@ -100,7 +100,7 @@ class Sweep:
         runs = {trial.path.name: dict(trial.labels) for trial in self.trials}
         measures = dict(self.measures)
         if saved:
-            runs |= {name: labels for name, labels in saved.runs.items() if name not in runs}
+            runs = saved.runs | runs  # in their order of before, by which groups get their letters
             if measures.items() <= saved.measures.items():  # these runs are some of that sweep
                 measures = saved.measures
         about = {

@@ -137,7 +137,7 @@ class Plan:
     values are sets of keys. seeds: None = that of the config. measures: by name; none = all test
     pairs. origin: how the grid was given, for errors. checks_device: whether the runs take the
     devices of this machine. remedy: what is said of a file that is missing. about: what a person
-    should know of the sweep.
+    should know of the sweep. trust_code: whether code may run that the config of a run names.
     """
 
     base: Tree
@@ -148,6 +148,7 @@ class Plan:
     checks_device: bool = True
     remedy: str = ""
     about: Sequence[str] = ()
+    trust_code: bool = False
 
 
 def plan_of(path: Path) -> Plan:

@@ -153,10 +153,11 @@ class Run:
         """The same run at another checkpoint."""
         return Run(self.path, self.settings, self.facts, str(checkpoint), self.device)
 
-    def with_model(self, model: Seq2Seq, step: int) -> "Run":
-        """The same run with another model: a copy of its own, or one that is being trained."""
-        other = Run(self.path, self.settings, self.facts, str(step), self.device)
-        other.model, other.model_steps = model, [step]
+    def with_model(self, model: Seq2Seq, steps: list[int]) -> "Run":
+        """The same run with another model, a copy of its own. steps: of its checkpoints, of which
+        there are several where it is their mean."""
+        other = self.at(self.checkpoint)
+        other.model, other.model_steps = model, steps
         return other
 
     # What it holds

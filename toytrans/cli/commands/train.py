@@ -45,6 +45,7 @@ def sweep(
     dry_run: Annotated[
         bool, typer.Option("--dry-run", help="Print a command for each run that is missing.")
     ] = False,
+    trust_code: TrustCode = False,
     as_json: AsJson = False,
 ) -> None:
     """Train all combinations of values and seeds, and compare them.
