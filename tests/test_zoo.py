@@ -81,6 +81,8 @@ MISLEADING = {
     "compiled": "future",
     "pads in front": "pads order",
     "segments": "pads",
+    "feed forward of an unknown name": "sublayers",
+    "a transform between halves": "sublayers",
 }
 """Sound models, and the checks that they were written to mislead."""
 

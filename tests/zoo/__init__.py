@@ -24,6 +24,7 @@ FAMILIES = (
     "hugging_face",
     "kinds",
     "reach",
+    "causes",
     "losses",
     "odd",
     "signatures",

@@ -29,7 +29,7 @@ def _open(tgt):
     return real(tgt)[:, None, None] | triangle(tgt.shape[1])
 
 
-@faulty("future", "attention.weights")
+@faulty("future", "attention.weights", cause="future.mask_added")
 def closed_by_minus_one(self, scores, mask):
     return (scores - (~mask).to(scores)).softmax(-1)
 
@@ -45,7 +45,7 @@ def blocks_open_inside(self, tgt):
     return (block[:, None] >= block)[None, None]
 
 
-@faulty("future", is_long=True)
+@faulty("future", is_long=True, cause="future.beyond_a_length")
 class triangle_as_long_as_the_first_call(Translator):
     """The triangle of the first batch is kept; places behind it are open."""
 
@@ -91,7 +91,7 @@ class _OpenNowhere(Translator):
             return scores.masked_fill(~mask, -math.inf).softmax(-1)
 
 
-@faulty("pads", "target_mask", base=_OpenNowhere, cause="any.nan")
+@faulty("pads", "target_mask", base=_OpenNowhere, cause="any.nan_turned")
 def triangle_turned_round(self, tgt):
     """Past and present are closed, so the last place has no key."""
     return ~Translator.target_mask(self, tgt)
@@ -211,7 +211,7 @@ def recurrence_over_pads():
     return _Recurrent(nn.GRU(WIDTH, WIDTH // 2, batch_first=True, bidirectional=True))
 
 
-@faulty("rows", cause="rows.mixed", batch_first=True)
+@faulty("rows", cause="rows.length_first", batch_first=True)
 class torchs_layers_that_take_rows_for_places(Torchs):
     """Layers without batch_first are fed (B, L, D), so places of different rows see each other."""
 
@@ -228,7 +228,7 @@ def places_counted_along_the_rows(self, src):
     return x + waves(torch.arange(len(src)))[:, None].to(x)
 
 
-@faulty("rows", cause="rows.mixed")
+@faulty("rows", cause="rows.length_first")
 def recurrence_across_rows():
     """nn.LSTM without batch_first is fed (B, S, D): it runs from row to row."""
     return _Recurrent(nn.LSTM(WIDTH, WIDTH))

@@ -40,7 +40,7 @@ class a_bias_on_the_fast_path(_Banded):
     bias = True
 
 
-@sound("modes", embedding=None, **ONE_STREAM)
+@sound("modes reach", embedding=None, window=2, **ONE_STREAM)
 class a_band_without_a_hint(_Banded):
     pass
 

@@ -43,6 +43,7 @@ class Asked(Batch):
         super().__init__(model, setting)
         self.shared: dict[Any, Any] = {}
         self.asked_last: tuple[Ids, Tensor] | None = None
+        self.singles: dict[int, tuple[Ids, Tensor]] = {}
         self._ask_first()
         self._measure()
 
@@ -76,10 +77,25 @@ class Asked(Batch):
         return torch.cat([self.model.ask(*part) for part in parts])
 
     def ask_once(self, ids: Ids) -> Tensor:
-        """The logits for ids with which several changes are compared, asked for once."""
-        if self.asked_last is None or self.asked_last[0] is not ids:
-            self.asked_last = ids, self.ask(*ids)
-        return self.asked_last[1]
+        """The logits for ids with which several changes are compared, asked for once: those of the
+        last batch are kept, and those of single pairs."""
+        is_single = len(ids.tgt_in) == 1
+        kept = self.singles.get(id(ids)) if is_single else self.asked_last
+        if kept is None or kept[0] is not ids:
+            kept = ids, self.ask(*ids)
+            if is_single:
+                self.singles[id(ids)] = kept
+            else:
+                self.asked_last = kept
+        return kept[1]
+
+    def alone(self, row: int) -> Ids:
+        """A pair of the batch alone, with its pads, which several checks ask for."""
+        if ("alone", row) not in self.shared:
+            alone = Ids(self.src[row, None], self.tgt_in[row, None])
+            self.shared["alone", row] = alone
+        found: Ids = self.shared["alone", row]
+        return found
 
     def moved(self, new: Tensor, old: Tensor) -> Tensor:
         """How far logits (..., V) moved: the largest over the ids that count."""
@@ -103,14 +119,17 @@ class Asked(Batch):
     # How large logits are, and what rounding does ------------------------------------------------
 
     def _ask_first(self) -> None:
-        """Ask for the logits twice, and once where torch's fast paths are off, to count the work;
-        and whether a batch with a few more pads is taken."""
-        more = APPENDED_PADS
+        """Ask for the logits twice, and once of each shape where torch's fast paths are off, to
+        count the work; and in eval mode whether a batch with a few more pads is taken."""
+        more, counts = APPENDED_PADS, self.model.original.work_of
         try:
             self.logits, again = (self.ask(*self.ids) for _ in range(2))
-            with CountWork() as counted:
-                self.ask(*self.ids)
-            self.ask(*self.with_pads(more, more)[0])
+            if self.setting not in counts:
+                with CountWork() as counted:
+                    self.ask(*self.ids)
+                counts[self.setting] = counted.work, counted.rounds
+            if not self.model.training:
+                self.ask(*self.with_pads(more, more)[0])
         except NoAnswer as error:
             places, ids = max(self.src.shape[1], self.tgt_in.shape[1]) + more, int(self.symbols[-1])
             hint = (
@@ -119,11 +138,11 @@ class Asked(Batch):
             )
             hint *= "IndexError" in str(error)
             raise NoAnswer(f"{error}{hint}") from error.__cause__  # what the model raised
-        self.work, self.dtype = counted.work, self.logits.dtype
+        (self.work, rounds), self.dtype = counts[self.setting], self.logits.dtype
         is_single = torch.equal(
             self.logits.float().to(self.dtype).nan_to_num(), self.logits.nan_to_num()
         )
-        if self.dtype == torch.float64 and (counted.rounds or is_single):
+        if self.dtype == torch.float64 and (rounds or is_single):
             self.dtype = torch.float32
         if bool(self.logits[self.real].isnan().flatten(1).any(1).all()):
             raise UserError(

@@ -22,7 +22,14 @@ from toytrans.checks.ids import Ids
 from toytrans.checks.model import RAISED, Adapter
 from toytrans.checks.numbers import largest
 from toytrans.checks.recording import PRODUCT, Step, recorded
-from toytrans.checks.weights_seen import Sizes, Weights, softmax_beside, weights_seen
+from toytrans.checks.weights_seen import (
+    Sizes,
+    Weights,
+    attention_seen,
+    softmax_beside,
+    softmaxes_among,
+    weights_seen,
+)
 
 Kind = Literal[
     "attention",
@@ -59,12 +66,16 @@ EXPERT = re.compile("expert|moe|router|switch", re.IGNORECASE)
 @dataclass(frozen=True)
 class Beginning:
     """Where a difference begins. name: of the module, "" for the model itself or where there is
-    none; words: that place in words; weights: what is seen of its weights in attention."""
+    none; words: that place in words; weights: what is seen of its weights in attention; line: the
+    file and line that compute it, "" where only torch's do; closed_in: another attention of the
+    same kind that closes what this one shows."""
 
     kind: Kind
     name: str
     words: str
     weights: dict[str, Any] = field(default_factory=dict)
+    line: str = ""
+    closed_in: str = ""
 
 
 def beginning_of(
@@ -101,6 +112,7 @@ def beginning_of(
     first = path[-1]
     softmax, twin = softmax_beside(old, first), twins[first]
     weights = _weights(old, new, softmax, twins, sizes, place)
+    closed_in = _closed_in(model.module, old, new, twins, sizes, place) if weights else {}
     if twin is not None and _are_others_changed(old[first], new[twin]):
         kind: Kind = "state"
     elif softmax is not None and (weights or first == softmax or old[softmax].name == "exp"):
@@ -109,7 +121,9 @@ def beginning_of(
     else:
         kind = _kind(old, new, path)
     at = old[softmax] if softmax is not None and kind == "attention" else old[first]
-    return Beginning(kind, *_named(model.module, at, kind == "attention"), weights)
+    name, words = _named(model.module, at, kind == "attention")
+    closed = closed_in.get(weights.get("side", ""), "")
+    return Beginning(kind, name, words, weights, at.line, closed)
 
 
 def _twins(old: list[Step], new: list[Step]) -> list[int | None]:
@@ -136,7 +150,25 @@ def _weights(
     twin = None if softmax is None else twins[softmax]
     if softmax is None or twin is None:
         return {}
-    return weights_seen(Weights(old, softmax), Weights(new, twin), sizes, place)
+    seen = attention_seen(Weights(old, softmax), Weights(new, twin), sizes, place)
+    return {} if seen is None else weights_seen(*seen)
+
+
+def _closed_in(
+    module: nn.Module | None,
+    old: list[Step],
+    new: list[Step],
+    twins: list[int | None],
+    sizes: Sizes,
+    place: int,
+) -> dict[str, str]:
+    """Of each kind of attention one that closes what must be closed, by its name."""
+    found: dict[str, str] = {}
+    for softmax in softmaxes_among(old):
+        seen = _weights(old, new, softmax, twins, sizes, place)
+        if seen and not seen["closed_weight"] and seen["reaches"]:
+            found.setdefault(seen["side"], _named(module, old[softmax], is_attention=True)[0])
+    return found
 
 
 def _are_others_changed(old: Step, new: Step) -> bool:
@@ -271,6 +303,11 @@ def _standardises(steps: list[Step], pooled: int) -> bool:
         if (follows.name in ("sub", "rsub") and is_broadcast) or follows.name in ("sqrt", "rsqrt"):
             return True
     return False
+
+
+def named_place(module: nn.Module | None, step: Step) -> str:
+    """The module in which a step ran, in words."""
+    return _named(module, step, is_attention="softmax" in step.name)[1]
 
 
 def _named(module: nn.Module | None, step: Step, is_attention: bool) -> tuple[str, str]:

@@ -5,14 +5,104 @@ from toytrans.checks.outcome import Cause, Evidence
 POLARITY = "is True = block what your layer expects?"
 """Half of the remedy of most faults of masks."""
 
+# NaN ------------------------------------------------------------------------------------------
+
+
+def first_query_misses_itself(evidence: Evidence) -> bool:
+    """Whether the first query alone has no key, because no query sees its own place."""
+    return evidence.get("nan") == "own place"
+
+
+def last_query_has_no_key(evidence: Evidence) -> bool:
+    """Whether the last query alone has no key."""
+    return evidence.get("nan") == "last"
+
+
+def first_key_is_closed(evidence: Evidence) -> bool:
+    """Whether the first query alone has no key, because the first key is closed."""
+    return evidence.get("nan") == "first key"
+
+
+def pads_have_no_key(evidence: Evidence) -> bool:
+    """Whether pads have no key, as queries, and real queries have some."""
+    return evidence.get("nan") == "pads"
+
+
+def queries_have_no_key(evidence: Evidence) -> bool:
+    """Whether some queries have no key, or all."""
+    return evidence.get("nan") in ("some", "all")
+
+
+def is_no_softmax(evidence: Evidence) -> bool:
+    """Whether NaN begins in something that is no softmax over closed keys."""
+    return evidence.get("nan") == "elsewhere"
+
+
+BEGINS_IN_SOFTMAX = "softmax over -inf alone is NaN"
+
+NAN_OWN_PLACE = Cause(
+    "any.nan_own_place",
+    when="the first query has every key closed, because the mask closes each token's own place",
+    words=f"{{at}}the triangle leaves out each token's own place, so the first query has no key, "
+    f"and {BEGINS_IN_SOFTMAX}",
+    remedy="tril(), not tril(-1), where True = may look; triu(1), not triu(), where True = block",
+    fits=first_query_misses_itself,
+    read="mistakes/causal-mask.md",
+)
+NAN_TURNED = Cause(
+    "any.nan_turned",
+    when="the last query alone has every key closed",
+    words=f"{{at}}the triangle is turned round: it closes what came before and each token itself, "
+    f"so the last query has no key, and {BEGINS_IN_SOFTMAX}",
+    remedy=POLARITY,
+    fits=last_query_has_no_key,
+    read="mistakes/masks-inverted.md",
+)
+NAN_FIRST_KEY = Cause(
+    "any.nan_first_key",
+    when="the first query has every key closed, because the first key is closed for all",
+    words=f"{{at}}the first token is closed as a key, so the first query has none, and "
+    f"{BEGINS_IN_SOFTMAX}",
+    remedy="is the start taken for a pad? compare with the pad's id alone",
+    fits=first_key_is_closed,
+)
+NAN_OF_PADS = Cause(
+    "any.nan_of_pads",
+    when="pads have every key closed, as queries, and their NaN reaches real places",
+    words=f"{{at}}pads have every key closed, as queries: {BEGINS_IN_SOFTMAX}, and a weight of 0 "
+    "does not keep it from real places",
+    remedy="close pads as keys alone: (B, 1, 1, Tk)",
+    fits=pads_have_no_key,
+)
+NAN_WITHOUT_KEY = Cause(
+    "any.nan_without_key",
+    when="real queries have every key closed",
+    words=f"{{at}}queries at {{queries}} have every key closed, and {BEGINS_IN_SOFTMAX}",
+    remedy=f"does a mask close every key, and {POLARITY}",
+    fits=queries_have_no_key,
+    read="mistakes/masks-inverted.md",
+)
+NAN_ELSEWHERE = Cause(
+    "any.nan_elsewhere",
+    when="NaN begins in something that is no softmax over closed keys",
+    words="{at}output is NaN at a real place of an ordinary batch, which begins in {operation}",
+    remedy="is something divided by 0 there, a root or a logarithm taken of 0, or infinity "
+    "multiplied with 0?",
+    fits=is_no_softmax,
+)
 NAN = Cause(
     "any.nan",
-    when="an ordinary batch has outputs that are NaN at real places",
+    when="an ordinary batch has outputs that are NaN at real places, and it is not seen where that "
+    "begins",
     words="output is NaN at a real place of an ordinary batch",
     remedy=f"does a mask close every key of a query, and {POLARITY}",
     read="mistakes/masks-inverted.md",
 )
-"""The one failure that any check may meet; those that meet it later follow from the first."""
+NANS = (NAN_OWN_PLACE, NAN_TURNED, NAN_FIRST_KEY, NAN_OF_PADS, NAN_WITHOUT_KEY, NAN_ELSEWHERE, NAN)
+"""The one failure that any check may meet, by where it begins; those that meet it later follow from
+the first."""
+
+# Doubts ---------------------------------------------------------------------------------------
 
 CONSTANT_LOGITS = Cause(
     "any.constant_logits",
@@ -101,7 +191,7 @@ DRAWN_ANEW = Cause(
 )
 
 COMMON = (
-    NAN,
+    *NANS,
     CONSTANT_LOGITS,
     EMBEDDING_NOT_MET,
     NO_GRADIENTS,

@@ -4,8 +4,10 @@ precision or mode and without dropout."""
 import contextlib
 import copy
 import inspect
-from collections.abc import Callable, Iterator, Mapping
+import traceback
+from collections.abc import Callable, Hashable, Iterator, Mapping
 from contextlib import AbstractContextManager
+from pathlib import Path
 from types import FunctionType
 from typing import Any, Self
 
@@ -53,7 +55,8 @@ class Adapter:
     the model's weights, and `came_on`, their device; `frozen`, names of weights that need no
     gradient where others do; `original`, the adapter of the model itself. Found out while it is
     asked: `overwritten`, which of the ids that it is handed it changes; `drops_masked`, whether
-    dropout is handed masked scores.
+    dropout is handed masked scores; `work_of` the original, the work of an answer to a batch, and
+    whether something in fp64 is rounded to fewer digits there.
     """
 
     precision: torch.dtype | None = None
@@ -85,6 +88,7 @@ class Adapter:
         self.device = device or self.came_on
         self.original = self
         self.overwritten: set[str] = set()
+        self.work_of: dict[Hashable, tuple[float, bool]] = {}
 
     @property
     def module(self) -> nn.Module | None:
@@ -363,6 +367,24 @@ class Adapter:
         except RAISED as error:
             first = (str(error).splitlines() or [""])[0][:200]
             raise UserError(f"{what} raised {type(error).__name__}: {first}") from error
+
+
+def raised_in(module: nn.Module | None, error: BaseException) -> str:
+    """The innermost part of a module in which the model raised what an error was made from, as
+    "decoder.0.self_attn: "; "" where it is not known."""
+    names = {} if module is None else {part: name for name, part in module.named_modules()}
+    frames = traceback.walk_tb(None if error.__cause__ is None else error.__cause__.__traceback__)
+    running = (frame.f_locals.get("self") for frame, _ in frames)
+    parts = [names[part] for part in running if isinstance(part, nn.Module) and part in names]
+    return f"{parts[-1]}: " if parts and parts[-1] else ""
+
+
+def is_our_own(error: BaseException) -> bool:
+    """Whether an exception is a fault of the checks: one that their own code raises, outside of a
+    call of the model. What torch raises of the model's tensors is the model's."""
+    last = [*traceback.walk_tb(error.__traceback__)][-1][0]
+    is_here = last.f_code.co_filename.startswith(str(Path(__file__).parent))
+    return is_here and not isinstance(error, RuntimeError | NotImplementedError)
 
 
 # What models take and give -----------------------------------------------------------------------

@@ -1,4 +1,5 @@
-"""Differences of tensors, in which NaN never passes and equal infinities are 0 apart."""
+"""Differences of tensors, in which NaN never passes and equal infinities are 0 apart; and places,
+some of many, and in words."""
 
 import math
 from collections.abc import Iterable
@@ -27,3 +28,9 @@ def spread_out(count: int, most: int) -> list[int]:
     if count <= most:
         return list(range(count))
     return sorted({round(i * (count - 1) / (most - 1)) for i in range(most)})
+
+
+def listed_places(places: list[int]) -> str:
+    """Places in words, the first eight of them."""
+    listed = ", ".join(map(str, places[:8])) + ", ..." * (len(places) > 8)
+    return f"place{'s' * (len(places) > 1)} {listed}"

@@ -100,8 +100,8 @@ class Outcome:
     Of a failure or a doubt, causes: rows of the table, of which the first that fits the evidence is
     the cause. Of a failure, circumstances: the mode and the batch in which it fails, in words.
     length: the `length=` of `check` that is enough to see it again. where: the module in which it
-    first shows. example: the smallest one. follows: checks that explain it where they fail too, the
-    likelier first.
+    first shows; line: the line of the model's own code that computes it there. example: the
+    smallest one. follows: checks that explain it where they fail too, the likelier first.
     """
 
     verdict: Verdict
@@ -115,6 +115,7 @@ class Outcome:
     circumstances: str = ""
     length: int | None = None
     where: str = ""
+    line: str = ""
     example: Counterexample | None = None
     follows: tuple[str, ...] = ()
 

@@ -4,6 +4,7 @@ A token counts as seen where another one in its place changes a single bit of an
 never seen, with several symbols in several sequences, is blind.
 """
 
+import contextlib
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
@@ -13,16 +14,20 @@ from torch import Tensor
 
 from toytrans.checks.asked import LARGEST_LOGITS, Asked
 from toytrans.checks.batch import SHORT
+from toytrans.checks.beginning import named_place
 from toytrans.checks.ids import Ids
-from toytrans.checks.numbers import apart, spread_out
-from toytrans.checks.outcome import Cause, Judged, fails, unsure
+from toytrans.checks.model import RAISED, Adapter
+from toytrans.checks.numbers import apart, listed_places, spread_out
+from toytrans.checks.outcome import Cause, Evidence, Judged, fails, unsure
+from toytrans.checks.recording import recorded
 from toytrans.errors import UserError
 
 
 @dataclass(frozen=True)
 class Side:
-    """The source or the target, and why its tokens may reach nothing: none does; some places do
-    not; some ids do not, because they are taken for pads, or, a doubt, may be special ones."""
+    """The source or the target, and why its tokens may reach nothing: none does; those from some
+    place on, or at some places, do not; some ids do not, because they are taken for pads, or, a
+    doubt, may be special ones."""
 
     name: str
     nothing_seen: tuple[Cause, ...]
@@ -49,12 +54,6 @@ def trials(asked: Asked) -> Iterator[Asked]:
             setting = replace(asked.setting, seed=asked.setting.seed + number)
             asked.shared[number] = Asked(asked.model, setting)
         yield asked.shared[number]
-
-
-def listed_places(places: list[int]) -> str:
-    """Places in words, the first eight of them."""
-    listed = ", ".join(map(str, places[:8])) + ", ..." * (len(places) > 8)
-    return f"place{'s' * (len(places) > 1)} {listed}"
 
 
 def _moved(asked: Asked, side: Side, rest: Tensor, old: Tensor, new: Tensor) -> Tensor:
@@ -110,6 +109,12 @@ def every_place(first: Asked, side: Side, *one_late: Cause) -> int:
     if blind == at:
         raise Judged(fails(*side.nothing_seen, **evidence))
     if blind:
+        seen_before = [place for place in at if place < blind[0]]
+        is_cut = at[at.index(blind[0]) :] == blind and bool(seen_before) and len(blind) > 1
+        evidence |= {"is_cut": is_cut, "first": blind[0], "where": "", "line": ""}
+        if is_cut:
+            sizes = range(seen_before[-1] + 1, blind[0] + 1)
+            evidence |= _where_it_is_cut(first.model, pair, ids.shape[1], sizes)
         raise Judged(fails(*side.places_unseen, places=listed_places(blind), **evidence))
     if not is_own:
         raise Judged(fails(*one_late, first_is_constant=_first_is_constant(first)))
@@ -120,6 +125,25 @@ def _first_is_constant(asked: Asked) -> bool:
     """Whether the first output is the same for all sources of a batch."""
     first = asked.logits[:, 0]
     return asked.facts.has_source and bool((first == first[0]).all())
+
+
+def is_cut(evidence: Evidence) -> bool:
+    """Whether no token counts from some place on."""
+    return bool(evidence.get("is_cut"))
+
+
+def _where_it_is_cut(model: Adapter, pair: Ids, length: int, sizes: range) -> dict[str, str]:
+    """The module that takes so many of all places, one of some sizes, and its line, as evidence."""
+    with contextlib.suppress(*RAISED):  # a foreign model under a dispatch mode
+        steps = recorded(model, pair)
+        for step in steps:
+            for given in (steps[n].value.shape for n in step.inputs):
+                both = zip(given, step.value.shape, strict=False)
+                is_one = len(given) == step.value.dim() and step.name in ("slice", "narrow")
+                if is_one and any(old == length and new in sizes for old, new in both):
+                    words = named_place(model.module, step)
+                    return {"where": f"{words}: " if words else "", "line": step.line}
+    return {}
 
 
 def _neighbours(blind: list[int], at: list[int]) -> list[int]:

@@ -1,7 +1,9 @@
 """Every result of one pass through a model, recorded operation by operation."""
 
 import re
+import sys
 from collections.abc import Callable, Iterable, Iterator
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import torch
@@ -15,12 +17,16 @@ from toytrans.checks.softmaxes import tensors_in, watched
 PRODUCT = re.compile("mm|bmm|addmm|baddbmm|mv|dot")
 """Operations that sum over an axis of both their factors."""
 
+OF_TORCH, OURS = str(Path(torch.__file__).parent), str(Path(__file__).parents[1])
+"""Folders of files whose lines no user wants to mend."""
+
 
 class Step(NamedTuple):
     """A result of an operation. modules: those that ran meanwhile, the outermost first; inputs: the
     numbers of the steps that made its arguments; value: a copy, because it may be changed in place
     later; of_ids: whether it depends on the ids; others: the sum of its other arguments, as
-    weights, by which it shows that they were changed."""
+    weights, by which it shows that they were changed; line: the file and the line that asked for
+    it, as "model.py:57"."""
 
     name: str
     modules: tuple[nn.Module, ...]
@@ -28,6 +34,7 @@ class Step(NamedTuple):
     value: Tensor
     of_ids: bool
     others: float
+    line: str
 
 
 class Recorder(TorchDispatchMode):
@@ -59,6 +66,9 @@ class Recorder(TorchDispatchMode):
             name = func.overloadpacket.__name__.rstrip("_")
             of_ids = any(self.steps[n].of_ids for n in inputs)
             others = sum(float(x.sum()) for x in given if id(x) not in self.made and x.numel())
+            if name == "baddbmm":  # a product, to which a mask is added
+                self._record("bmm", torch.bmm(*args[1:3]), inputs, of_ids, others)
+                name, inputs = "add", (*inputs, len(self.steps) - 1)
             for part in tensors_in(result):
                 self._record(name, part, inputs, of_ids, others)
         return result
@@ -68,7 +78,20 @@ class Recorder(TorchDispatchMode):
     ) -> None:
         self.made[id(value)] = value, len(self.steps)
         kept = value.detach().clone()
-        self.steps.append(Step(name, tuple(self.running), inputs, kept, of_ids, others))
+        line = _line_of_the_model()
+        self.steps.append(Step(name, tuple(self.running), inputs, kept, of_ids, others, line))
+
+
+def _line_of_the_model() -> str:
+    """The line of the model that is running, "" where all that runs of it is torch's or ours."""
+    frame = sys._getframe(1)
+    while frame.f_back is not None:
+        file = frame.f_code.co_filename
+        if not file.startswith(OF_TORCH) and file != __file__:
+            is_of_a_model = file.endswith(".py") and not file.startswith(OURS)
+            return f"{Path(file).name}:{frame.f_lineno}" if is_of_a_model else ""
+        frame = frame.f_back
+    return ""
 
 
 def recorded(model: Adapter, ids: Ids) -> list[Step]:

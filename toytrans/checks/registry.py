@@ -73,6 +73,11 @@ class Part:
     of_rows: bool
     also_follows: tuple[str, ...]
 
+    @property
+    def title(self) -> str:
+        """The check and the part, as "pads by gradients"."""
+        return f"{self.check.name} by {self.name}"
+
     def follows(self, kind: Kind) -> tuple[str, ...]:
         """Checks that explain its failure in a model of some kind, the likelier first: those of
         the whole check for all kinds, those of the whole check for this kind, its own."""

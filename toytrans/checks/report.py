@@ -66,12 +66,13 @@ class Result:
 
     @property
     def details(self) -> dict[str, str]:
-        """Of a failure, where known: the module where it first shows, the smallest example, and a
-        line that shows it again."""
+        """Of a failure, where known: the module where it first shows, the smallest example, the
+        line of the model that computes it, and a line that shows it again."""
         if self.verdict != "FAIL":
             return {}
         example = self.example.text if self.example is not None else ""
-        every = {"where": self.outcome.where, "example": example, "reproduce": self.reproduce}
+        every = {"where": self.outcome.where, "example": example, "line": self.outcome.line}
+        every["reproduce"] = self.reproduce
         return {name: text for name, text in every.items() if text}
 
     @property
@@ -180,10 +181,10 @@ class Report:
 
     @property
     def judged(self) -> tuple[int, int]:
-        """How many parts of checks passed or failed, and how many there are."""
+        """How many parts of checks passed or failed, and how many apply to the model."""
         outcomes = [part for result in self.results for part in result.parts.values()]
         judged = sum(part.verdict in ("PASS", "FAIL") for part in outcomes)
-        return judged, sum(len(result.check.parts) for result in self.results)
+        return judged, sum(part.verdict != "does not apply" for part in outcomes)
 
     def with_parts(self, verdict: Verdict) -> dict[str, Outcome]:
         """Checks of a verdict, and single parts of other checks, in words."""
@@ -260,7 +261,8 @@ class Report:
         if first := self.follows.get(failure.name):
             said = [f"may follow from {first}: mend that first"]
         else:
-            names = {"where": "first seen", "example": "smallest example", "reproduce": "reproduce"}
+            names = {"where": "first seen", "example": "smallest example", "line": "computed at"}
+            names["reproduce"] = "reproduce"
             details = failure.details.items()
             more = [f"{names[n]}: {text}" for n, text in details if text[3:] not in failure.message]
             said = [failure.message, *more]

@@ -21,12 +21,13 @@ from toytrans.checks.common_causes import (
     BATCH_STATISTICS,
     DRAWN_ANEW,
     EXCEPTION,
-    NAN,
+    NANS,
     NO_ANSWER,
     RAISES_WHEN_SHORTER,
     ROWS_ALONE,
 )
-from toytrans.checks.model import RAISED, Adapter, NoAnswer
+from toytrans.checks.model import RAISED, Adapter, NoAnswer, is_our_own
+from toytrans.checks.not_a_number import nan_of_batch
 from toytrans.checks.outcome import Judged, Outcome, does_not_apply, unsure
 from toytrans.checks.registry import Check, On, Part, selected
 from toytrans.checks.report import Report, Result
@@ -91,6 +92,8 @@ def judge(part: Part, asked: Asked) -> tuple[Outcome, Broken | None]:
     except UserError:
         raise
     except asked.model.may_raise as error:
+        if is_our_own(error):
+            raise
         what = f"{type(error).__name__}: {(str(error).splitlines() or [''])[0][:150]}"
         return unsure(EXCEPTION, error=what), None
 
@@ -107,8 +110,9 @@ def _no_answer(error: NoAnswer, asked: Asked) -> Outcome:
 class Examination:
     """One model under all wanted checks. found: the outcome of each part that counts most so far;
     asked: length, rows, mode, precision and seed of each batch of which a part was asked; spent:
-    work so far; source_pad: the other id that pads sources, once it was looked for; nan: the first
-    check that met outputs that are NaN."""
+    work so far; passed_at: the lengths at which a part passed, by its title; source_pad: the other
+    id that pads sources, once it was looked for; nan: the first check that met outputs that are
+    NaN."""
 
     model: Adapter
     settings: list[Setting]
@@ -120,6 +124,7 @@ class Examination:
     notes: list[str] = field(default_factory=list)
     left_out: list[str] = field(default_factory=list)
     spent: float = 0.0
+    passed_at: dict[str, set[int]] = field(default_factory=dict)
     source_pad: tuple[int | None] | None = None
     nan: str | None = None
 
@@ -327,6 +332,8 @@ class Examination:
             if single is not None:
                 with contextlib.suppress(UserError):
                     new = self._outcome(part, Asked(single, asked.setting))
+        if new.verdict == "PASS":
+            self.passed_at.setdefault(part.title, set()).add(asked.setting.length)
         outcomes = self.found.setdefault(part.check.name, {})
         both = [outcomes[part.name], new] if part.name in outcomes else [new]
         outcomes[part.name] = max(both, key=lambda outcome: outcome.weight)
@@ -341,7 +348,8 @@ class Examination:
         outcome, broken = self._judge(part, asked)
         if outcome.verdict != "FAIL":
             return outcome
-        outcome = replace(outcome, length=self._length_to_see_again(part, outcome, asked.setting))
+        length = self._length_to_see_again(part, outcome, asked.setting)
+        outcome = replace(outcome, length=length, line=outcome.evidence.get("line", ""))
         if part.of_unsteady:
             return outcome
         doubt = self._doubt_of_two_answers(broken, asked) or self._doubt_of_batch_norm(part, asked)
@@ -377,17 +385,17 @@ class Examination:
         follows = (*failure.follows, *part.follows(asked.facts.kind))
         failure = replace(failure, follows=follows)
         if _is_nan(failure) and _has_nan(asked):
-            failure = self._with_nan_as_cause(part, failure)
+            failure = self._with_nan_as_cause(part, failure, asked)
         else:
             failure = self._with_its_mode(part, failure, asked)
-        failure = _with_its_batch(failure, asked)
+        failure = self._with_its_batch(part, failure, asked)
         found = None if broken is None else smallest_example(asked, broken)
         example, begins = (failure.example, None) if found is None else found
-        failure = failure.with_evidence(
-            precision=asked.precision, **evidence_of(begins, _attends(asked))
-        )
+        seen = evidence_of(begins, _attends(asked)) | dict(failure.evidence)
+        failure = failure.with_evidence(precision=asked.precision, **seen)
         where = "" if begins is None or not begins.words else f"in {begins.words}"
-        return replace(failure, example=example, where=where)
+        line = failure.evidence.get("line", "")
+        return replace(failure, example=example, where=where, line=line)
 
     def _doubt_of_two_answers(self, broken: Broken | None, asked: Asked) -> Outcome | None:
         """No verdict where the ids of a change get two answers, which is a failure of its own."""
@@ -435,12 +443,13 @@ class Examination:
             return None
         return unsure(ANOTHER_PAD, pad=asked.facts.pad_id, other=other)
 
-    def _with_nan_as_cause(self, part: Part, failure: Outcome) -> Outcome:
+    def _with_nan_as_cause(self, part: Part, failure: Outcome, asked: Asked) -> Outcome:
         """NaN in an ordinary batch is a cause of its own. The first check that meets it is its
         failure, and those that meet it later follow from that one."""
         self.nan = self.nan or part.check.name
         first = () if self.nan == part.check.name else (self.nan,)
-        return replace(failure, causes=(NAN,), follows=(*part.check.follows, *first))
+        failure = replace(failure, causes=NANS, follows=(*part.check.follows, *first))
+        return failure.with_evidence(**nan_of_batch(asked))
 
     def _with_its_mode(self, part: Part, failure: Outcome, asked: Asked) -> Outcome:
         """A failure that says in which mode alone it fails, where the other one passes."""
@@ -465,6 +474,18 @@ class Examination:
                 outcome, _ = self._judge(part, Asked(other, asked.setting))
                 return other.mode if outcome.verdict == "PASS" else None
         return None
+
+    def _with_its_batch(self, part: Part, failure: Outcome, asked: Asked) -> Outcome:
+        """A failure that says in which batch it was seen, unless that is the shortest in eval mode,
+        and up to which length the same part passed, if it passed in shorter ones alone."""
+        length, shorter = asked.setting.length, self.passed_at.get(part.title, set())
+        passed_at = max(shorter) if shorter and max(shorter) < length else 0
+        failure = failure.with_evidence(passed_at=passed_at, at_length=length)
+        if length == SIZES[0][0] and not asked.model.training:
+            return failure
+        passing = f"; up to length {passed_at} it passes" if passed_at else ""
+        said = f"{failure.circumstances} ({asked.described}{passing})"
+        return replace(failure, circumstances=said)
 
 
 def _parts_of_unsteady() -> Iterator[Part]:
@@ -492,14 +513,6 @@ def _attends(asked: Asked) -> bool:
     with contextlib.suppress(*RAISED):  # a foreign model under a dispatch mode
         return any(each.is_attention for each in softmaxes_of(asked))
     return True
-
-
-def _with_its_batch(failure: Outcome, asked: Asked) -> Outcome:
-    """A failure that says in which batch it was seen, unless that is the shortest in eval mode."""
-    if asked.setting.length == SIZES[0][0] and not asked.model.training:
-        return failure
-    said = f"{failure.circumstances} ({asked.described})"
-    return replace(failure, circumstances=said)
 
 
 # What users call --------------------------------------------------------------------------------

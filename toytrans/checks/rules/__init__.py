@@ -17,6 +17,7 @@ IN_ORDER = (
     "target",
     "reach",
     "weights",
+    "heads",
     "steps",
     "steps_of_ids",
     "steps_of_beams",
@@ -24,6 +25,7 @@ IN_ORDER = (
     "labels",
     "scale",
     "sublayers",
+    "residuals",
 )
 """The files, in the order in which their checks are asked and reported."""
 

@@ -1,6 +1,7 @@
 """Calls: nothing is kept from call to call, and the same input gets the same answer."""
 
 import contextlib
+import re
 from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
@@ -8,10 +9,13 @@ from typing import Any
 import torch
 
 from toytrans.checks.asked import Asked
+from toytrans.checks.beginning import named_place
 from toytrans.checks.changes import Change
 from toytrans.checks.ids import Ids
+from toytrans.checks.model import RAISED
 from toytrans.checks.numbers import largest
 from toytrans.checks.outcome import Evidence, Judged, Outcome, fails, measured
+from toytrans.checks.recording import recorded
 from toytrans.checks.registry import Check
 from toytrans.errors import UserError
 
@@ -33,7 +37,7 @@ def draws_random_numbers(evidence: Evidence) -> bool:
 DRAWS_RANDOM_NUMBERS = CALLS.cause(
     "draws_random_numbers",
     when="two answers to one input differ in eval mode, and torch's random numbers move on",
-    words="{name} answers the same input twice with logits that differ by {by:.2g}",
+    words="{at}{name} answers the same input twice with logits that differ by {by:.2g}",
     remedy="it draws random numbers in eval mode: functional dropout without "
     "training=self.training, or sampling",
     fits=draws_random_numbers,
@@ -58,6 +62,7 @@ def the_same_twice(asked: Asked) -> Outcome:
     asked.ask(*asked.ids)
     draws = not torch.equal(before, _random_state(asked))
     evidence: dict[str, Any] = {"draws": draws, "name": asked.facts.name, "by": asked.jitter}
+    evidence |= _where_it_draws(asked, asked.ids)
     if draws and (model.module is None or model.module.training):
         raise UserError(
             f"{asked.facts.name} answers the same input twice with logits that differ by "
@@ -77,9 +82,25 @@ def two_answers(asked: Asked, ids: Ids) -> Outcome | None:
         return None
     draws = not torch.equal(before, _random_state(asked))
     causes = (DRAWS_RANDOM_NUMBERS, UNSTEADY)
-    failure = measured(by, asked.tolerance, "", *causes, draws=draws, name=asked.facts.name, by=by)
+    evidence: dict[str, Any] = {"draws": draws, "name": asked.facts.name, "by": by}
+    evidence |= _where_it_draws(asked, ids)
+    failure = measured(by, asked.tolerance, "", *causes, **evidence)
     rows, places = ids.tgt_in.shape
     return replace(failure, circumstances=f" (a batch of {rows} rows, {places} places)")
+
+
+DRAWS = re.compile("bernoulli|native_dropout|rand.*|normal.*|uniform|multinomial|exponential")
+"""Operations that draw random numbers."""
+
+
+def _where_it_draws(asked: Asked, ids: Ids) -> dict[str, str]:
+    """The module that first draws random numbers, in words, and its line, as evidence."""
+    with contextlib.suppress(*RAISED):  # a foreign model under a dispatch mode
+        step = next((s for s in recorded(asked.model, ids) if DRAWS.fullmatch(s.name)), None)
+        if step is not None:
+            words = named_place(asked.model.module, step)
+            return {"at": f"{words}: " if words else "", "line": step.line}
+    return {"at": "", "line": ""}
 
 
 def _random_state(asked: Asked) -> torch.Tensor:
@@ -105,7 +126,7 @@ CHANGES_IDS = CALLS.cause(
 )
 
 
-@CALLS.part("others between", on="every", may_be_another_pad=True)
+@CALLS.part("others between", on="both ends", may_be_another_pad=True)
 def others_between(asked: Asked) -> Iterator[Change]:
     """The same batch is asked again after longer and shorter batches of other rows, and its ids
     stay as they are."""

@@ -11,7 +11,11 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from toytrans.checks.asked import Asked
-from toytrans.checks.causes_by_kind import causes_by_kind, causes_in_attention
+from toytrans.checks.causes_by_kind import (
+    causes_by_kind,
+    causes_in_attention,
+    causes_of_masks_elsewhere,
+)
 from toytrans.checks.changes import Change
 from toytrans.checks.common_causes import POLARITY
 from toytrans.checks.gradients import gradients_are_zero
@@ -42,7 +46,12 @@ CONSEQUENCE = "earlier outputs change with later tokens"
 
 BY_PLACE = (
     *causes_in_attention(
-        FUTURE, CONSEQUENCE, no_key="does every query see itself (tril(), not tril(-1))?"
+        FUTURE,
+        CONSEQUENCE,
+        keys="later tokens",
+        no_key="does every query see itself (tril(), not tril(-1))?",
+        latents="let latents read the source alone, for what they read of the target reaches every "
+        "place of it",
     ),
     *causes_by_kind(
         FUTURE,
@@ -64,6 +73,14 @@ BY_PLACE = (
 )
 """Rows that go by where the difference begins, before those that ask for the triangle."""
 
+ELSEWHERE = causes_of_masks_elsewhere(
+    FUTURE,
+    CONSEQUENCE,
+    keys="later tokens",
+    mask="does it hold the triangle (tril() where True = may look, triu(1) where True = block)?",
+)
+"""Rows for masks that are in other layers, or close something else."""
+
 # Single tokens -------------------------------------------------------------------------------
 
 AHEAD_BY_LAYERS = 4
@@ -71,7 +88,11 @@ AHEAD_BY_LAYERS = 4
 
 
 def is_a_few_ahead(evidence: Evidence) -> bool:
-    """Whether outputs see a few places ahead, and no more though more were tried."""
+    """Whether outputs see a few places ahead, and no more though more were tried; or the weights of
+    an attention show one or two alone, which many layers add up."""
+    weights = evidence.get("weights") or {}
+    if 0 < weights.get("ahead", 0) <= 2 and weights["last"] > 3:
+        return True
     return bool(evidence["ahead"] <= AHEAD_BY_LAYERS and evidence["ahead"] < evidence["last"])
 
 
@@ -124,7 +145,7 @@ def single_tokens(asked: Asked) -> Iterator[Change]:
     at = torch.arange(changed.shape[1])
     earlier = torch.where((at < places[:, None]) & asked.real[row], at, -1)  # numbers in row 0
     must_repeat = F.pad(earlier, (0, 0, 1, 0), value=-1)  # row 0 itself repeats nothing
-    causes = (*BY_PLACE, OFF_BY_ONE, FROM_A_PLACE_ON, MASK_MISSING)
+    causes = (*BY_PLACE, OFF_BY_ONE, FROM_A_PLACE_ON, *ELSEWHERE, MASK_MISSING)
     evidence = partial(_what_moved, places)
     for n in rows if asked.facts.has_source else {row}:
         source = asked.src[n, asked.real_source[n]]  # pads would cost as much
@@ -193,13 +214,16 @@ def prefixes(asked: Asked) -> Iterator[Change]:
     """The beginning of every target without pads is asked alone, and must give what it gives within
     the target."""
     width, few = asked.tgt_in.shape[1], 8 if asked.is_short else 1
+    rows = asked.real[:, -1]  # of the others the beginnings hold pads
+    if not bool(rows.any()):
+        return
     for length in range(1, width):
         is_tried = length <= few or length in PREFIXES_OF_LONG_TARGETS
         if is_tried and length >= asked.facts.prefix:
-            ids = Ids(asked.src, asked.tgt_in[:, :length])
+            ids = Ids(asked.src[rows], asked.tgt_in[rows, :length])
             evidence = {"length": length, "width": width}
-            causes = (*BY_PLACE, DEPENDS_ON_LENGTH)
-            must_repeat = asked.numbers.masked_fill(~asked.real[:, -1:], -1)[:, :length]
+            causes = (*BY_PLACE, *ELSEWHERE, DEPENDS_ON_LENGTH)
+            must_repeat = asked.numbers[rows, :length]
             yield Change("prefixes of targets", ids, must_repeat, causes, evidence)
 
 
@@ -226,7 +250,7 @@ DEPENDS_ON_SHAPE = FUTURE.cause(
 def other_shapes(asked: Asked) -> Iterator[Change]:
     """In the same shapes as for *pads*, each second row holds symbols behind its target where the
     row before it, of the same pair, holds pads."""
-    causes = (LOST_AT_A_SHAPE, *BY_PLACE, DEPENDS_ON_SHAPE)
+    causes = (LOST_AT_A_SHAPE, *BY_PLACE, *ELSEWHERE, DEPENDS_ON_SHAPE)
     yield from in_other_shapes(asked, with_symbols=True, causes=causes)
 
 

@@ -10,7 +10,9 @@ from torch import Tensor, nn
 
 from toytrans.checks import tolerances
 from toytrans.checks.asked import Asked
-from toytrans.checks.model import Adapter, NoAnswer
+from toytrans.checks.ids import Ids
+from toytrans.checks.model import Adapter, NoAnswer, raised_in
+from toytrans.checks.not_a_number import nan_begins
 from toytrans.checks.outcome import (
     Evidence,
     Outcome,
@@ -263,16 +265,17 @@ def _parts_that_keep_statistics(train: Adapter, asked: Asked) -> set[str]:
 RAISES = MODES.cause(
     "raises",
     when="the model as it came raises an exception at a batch that its copies answer",
-    words="as it came, in {came_in} on {device}, {error}; a copy in {other} answers",
+    words="{where}as it came, in {came_in} on {device}, {error}; a copy in {other} answers",
     remedy="this is how you run it: does a mask or a number in it need another precision?",
     explains=False,
 )
 NOT_FINITE = MODES.cause(
     "not_finite",
     when="the model as it came gives NaN at real places where its copies give numbers",
-    words="as it came, in {came_in} on {device}, {count} of {all} real outputs hold NaN; a copy "
-    "in {other} gives numbers",
-    remedy="does a mask's fill, or a sum, exceed the largest number of {came_in}?",
+    words="{at}as it came, in {came_in} on {device}, {count} of {all} real outputs hold NaN, which "
+    "begins in {operation}; a copy in {other} gives numbers",
+    remedy="does a mask's fill, or a sum, exceed the largest number of {came_in}, or is an eps 0 "
+    "there?",
     explains=False,
 )
 NOT_IMPLEMENTED = MODES.doubt(
@@ -300,8 +303,13 @@ def as_it_came(asked: Asked) -> Outcome:
     except NoAnswer as error:
         is_missing = "not implemented for" in str(error)
         make = unsure if is_missing else fails
-        return make(NOT_IMPLEMENTED if is_missing else RAISES, error=str(error), **about)
+        about |= {"error": str(error), "where": raised_in(model.module, error)}
+        return make(NOT_IMPLEMENTED if is_missing else RAISES, **about)
     lost = logits.isnan().any(-1) & ~asked.logits.isnan().any(-1) & asked.real
     if bool(lost.any()):
-        return fails(NOT_FINITE, count=int(lost.sum()), all=int(asked.real.sum()), **about)
+        row = int(lost.any(1).int().argmax())
+        seen = nan_begins(model, Ids(asked.src[row, None], asked.tgt_in[row, None]))
+        seen["operation"] = seen["operation"] or "an operation that is not seen"
+        about |= {"count": int(lost.sum()), "all": int(asked.real.sum())}
+        return fails(NOT_FINITE, **(seen | about))
     return passes("as it came, in {came_in} on {device}, it gives numbers".format(**about))

@@ -9,10 +9,10 @@ from torch.nn import functional as F
 from toytrans.checks import tolerances
 from toytrans.checks.asked import Asked
 from toytrans.checks.changes import Change
-from toytrans.checks.ids import Ids
+from toytrans.checks.ids import Ids, wider
 from toytrans.checks.model import RAISED
 from toytrans.checks.numbers import largest, spread_out
-from toytrans.checks.outcome import Outcome, does_not_apply, measured, passes, unsure
+from toytrans.checks.outcome import Evidence, Outcome, does_not_apply, measured, passes, unsure
 from toytrans.checks.registry import CAUSAL, WITH_SOURCE, Check
 from toytrans.checks.softmaxes import module_of, softmaxes_seen, weights_over
 
@@ -25,6 +25,35 @@ ORDER = Check(
 
 POSITIONS = "are positions added to the embeddings{at_every_place}?"
 
+
+def something_is_added(evidence: Evidence) -> bool:
+    """Whether something that is no mask is added to the scores of the side's attention."""
+    return evidence.get("places_in") == "scores"
+
+
+def something_is_multiplied(evidence: Evidence) -> bool:
+    """Whether tensors multiply queries or keys of the side's attention, as rotary positions do."""
+    return evidence.get("places_in") == "queries"
+
+
+NO_ORDER = "no swap of neighbours in {named} changes anything: the {half} does not see order"
+
+TURNED_ELSEWHERE = ORDER.cause(
+    "turned_elsewhere",
+    when="no swap moves an output, and queries and keys are multiplied with tensors, as rotary "
+    "positions are",
+    words=f"{{where}}{NO_ORDER}, though tensors multiply its queries and keys",
+    remedy="if those are rotary positions, are they turned along the axis of places, x.shape[-2] "
+    "of (B, H, T, d), and by another angle at each place?",
+    fits=something_is_multiplied,
+)
+BIAS_ALIKE = ORDER.cause(
+    "bias_alike",
+    when="no swap moves an output, and a bias is added to the scores",
+    words=f"{{where}}{NO_ORDER}, though a bias is added to its scores",
+    remedy="does the bias hold another number for each distance of query and key?",
+    fits=something_is_added,
+)
 SOURCE_UNSEEN = ORDER.cause(
     "source_unseen",
     when="no swap of neighbours in a source moves an output",
@@ -90,14 +119,9 @@ def neighbours_swapped(asked: Asked) -> Outcome:
     side, real = (asked.src, asked.real_source) if facts.has_source else (asked.tgt_in, asked.real)
     row, target = (int(inside.sum(1).argmax()) for inside in (real, asked.real))
     ids, first = side[row], int(real[row].sum()) // 2 if far else 0
-    symbol = torch.isin(ids, asked.symbols) & real[row] & (torch.arange(len(ids)) >= first)
-    places = (symbol[:-1] & symbol[1:] & (ids[:-1] != ids[1:])).nonzero()  # (N, 1)
+    places, swapped = _swaps(asked, ids, real[row], first)
     if not len(places):
         return unsure(NO_NEIGHBOURS)
-    places = places[spread_out(len(places), MOST_SWAPS)]
-    swapped = ids.repeat(len(places) + 1, 1)  # the ids as they are come first
-    for number, place in enumerate(places[:, 0].tolist(), 1):
-        swapped[number, [place, place + 1]] = ids[[place + 1, place]]
     at = torch.arange(asked.tgt_in.shape[1])
     elsewhere, cause = asked.real[target].expand(len(places), -1), SOURCE_UNSEEN
     handed = Ids(swapped, asked.tgt_in[target].expand(len(swapped), -1))
@@ -110,8 +134,44 @@ def neighbours_swapped(asked: Asked) -> Outcome:
     if facts.kind == "decoder" and by <= asked.tolerance and _first_map(asked, asked.ids) is None:
         return unsure(BAG_OF_TOKENS)
     said = f"{len(places)} swaps of neighbours: outputs move"
-    where = {"behind": f" behind place {first}" * far, "at_every_place": ", at every place" * far}
-    return measured(by, asked.tolerance, said, cause, must_change=True, **where)
+    told = {"behind": f" behind place {first}" * far, "at_every_place": ", at every place" * far}
+    causes = (TURNED_ELSEWHERE, BIAS_ALIKE, cause)
+    if not far and by <= asked.tolerance:
+        told |= _positions_in_attention(asked, of_source=facts.has_source)
+    return measured(by, asked.tolerance, said, *causes, must_change=True, **told)
+
+
+def _swaps(asked: Asked, ids: Tensor, real: Tensor, first: int = 0) -> tuple[Tensor, Tensor]:
+    """Places (N, 1) from some place on at which two different neighbouring symbols begin, some of
+    them if there are many, and the ids (1 + N, L): as they are, and with each pair swapped."""
+    symbol = torch.isin(ids, asked.symbols) & real & (torch.arange(len(ids)) >= first)
+    places = (symbol[:-1] & symbol[1:] & (ids[:-1] != ids[1:])).nonzero()
+    places = places[spread_out(len(places), MOST_SWAPS)]
+    swapped = ids.repeat(len(places) + 1, 1)
+    for number, place in enumerate(places[:, 0].tolist(), 1):
+        swapped[number, [place, place + 1]] = ids[[place + 1, place]]
+    return places, swapped
+
+
+def _positions_in_attention(asked: Asked, of_source: bool) -> dict[str, str]:
+    """Whether the first self-attention of a side adds a bias to its scores, or multiplies queries
+    and keys with tensors, as evidence."""
+    (src, tgt_in, _), model = asked.pair(5, 9), asked.model
+    # with pads, so that a mask is none that adds nothing, as a bias of zeros would
+    pair = Ids(wider(src, 3, asked.facts.source_pad), wider(tgt_in, 2, asked.facts.pad_id))
+    length = (pair.src if of_source else pair.tgt_in).shape[1]
+    told = {"places_in": "", "where": "", "half": "encoder" if of_source else "decoder"}
+    told["named"] = "a source" if of_source else "a target" if asked.facts.has_source else "ids"
+    with contextlib.suppress(*RAISED):  # some models do not run under a dispatch mode
+        handed = model.placed(*pair[:2])
+        with softmaxes_seen(model.module, *handed) as seen, model.without_dropout():
+            model.answer(*handed)
+        first = next(x for x in seen if x.is_attention and x.shape == (length, length))
+        is_turned = first.scores.inner > 0 and not first.scores.plain
+        told["places_in"] = "scores" if first.scores.biased else "queries" if is_turned else ""
+        name = module_of(model.module, first)
+        told["where"] = f"{name}: " if name else ""
+    return told
 
 
 # The target ----------------------------------------------------------------------------------
@@ -128,20 +188,17 @@ def the_targets_neighbours(asked: Asked) -> Outcome:
         return does_not_apply("the decoder is seen to have no self-attention")
     row = int(asked.real.sum(1).argmax())
     ids, real = asked.tgt_in[row], asked.real[row]
-    symbol = torch.isin(ids, asked.symbols) & real
-    places = (symbol[:-1] & symbol[1:] & (ids[:-1] != ids[1:])).nonzero()  # (N, 1)
+    places, swapped = _swaps(asked, ids, real)
     if not len(places):
         return unsure(NO_NEIGHBOURS)
-    swapped = ids.repeat(len(places) + 1, 1)  # the ids as they are come first
-    for number, place in enumerate(places[:, 0].tolist(), 1):
-        swapped[number, [place, place + 1]] = ids[[place + 1, place]]
     at = torch.arange(len(ids))
     later = F.pad(torch.where(real & (at > places + 1), at, -1), (0, 0, 1, 0), value=-1)
     handed = Ids(asked.src[row].expand(len(swapped), -1), swapped)
     change = Change("", handed, later, (TARGET_UNSEEN,), in_one_call=True)
     said = f"{len(places)} swaps of neighbours in a target: later outputs move"
-    by = largest(change.moved(asked))
-    return measured(by, asked.tolerance, said, TARGET_UNSEEN, must_change=True)
+    by, causes = largest(change.moved(asked)), (TURNED_ELSEWHERE, BIAS_ALIKE, TARGET_UNSEEN)
+    told = _positions_in_attention(asked, of_source=False) if by <= asked.tolerance else {}
+    return measured(by, asked.tolerance, said, *causes, must_change=True, **told)
 
 
 @ORDER.part("equal tokens", kinds=CAUSAL)

@@ -10,9 +10,13 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from toytrans.checks.asked import APPENDED_PADS, Asked, embeddings_changed
-from toytrans.checks.causes_by_kind import causes_by_kind, causes_in_attention
+from toytrans.checks.causes_by_kind import (
+    causes_by_kind,
+    causes_in_attention,
+    causes_of_masks_elsewhere,
+)
 from toytrans.checks.changes import Change
-from toytrans.checks.common_causes import NAN, POLARITY
+from toytrans.checks.common_causes import NANS, POLARITY
 from toytrans.checks.gradients import gradients_are_zero
 from toytrans.checks.ids import Ids
 from toytrans.checks.model import NoAnswer
@@ -41,7 +45,11 @@ CONSEQUENCE = "real outputs change with pads"
 
 BY_PLACE = (
     *causes_in_attention(
-        PADS, CONSEQUENCE, no_key="give such rows zeros behind softmax, or leave a key open"
+        PADS,
+        CONSEQUENCE,
+        keys="pads",
+        no_key="give such rows zeros behind softmax, or leave a key open",
+        latents="close pads where latents read: (src != pad)[:, None, None, :]",
     ),
     *causes_by_kind(
         PADS,
@@ -60,6 +68,15 @@ BY_PLACE = (
     ),
 )
 """Rows that go by where the difference begins, before those that ask for the pad mask."""
+
+ELSEWHERE = causes_of_masks_elsewhere(
+    PADS,
+    CONSEQUENCE,
+    keys="pads",
+    mask="is it made from the ids of the keys and from the pad's id, and is True = block what "
+    "your layer expects?",
+)
+"""Rows for masks that are in other layers, or close something else."""
 
 # More pads -----------------------------------------------------------------------------------
 
@@ -127,7 +144,7 @@ def more_source_pads(asked: Asked) -> Iterator[Change]:
     """Pads are appended to the source; then some pairs are asked alone, with the pads of their
     source and without."""
     ids, numbers = asked.with_pads(APPENDED_PADS, 0)
-    causes, evidence = (*BY_PLACE, SEEN_BEHIND_SOURCE), {"side": "the source"}
+    causes, evidence = (*BY_PLACE, *ELSEWHERE, SEEN_BEHIND_SOURCE), {"side": "the source"}
     yield Change("pads appended to the source", ids, numbers, causes, evidence)
     if asked.model.drops_masked:
         raise Judged(fails(MASKED_SCORES_DROPPED))
@@ -136,18 +153,20 @@ def more_source_pads(asked: Asked) -> Iterator[Change]:
 
 @PADS.part("more target pads", on="every", also_follows=("future",))
 def more_target_pads(asked: Asked) -> Iterator[Change]:
-    """Pads are appended to the target, or to the ids of a single stream, and to both sides; then
-    some pairs are asked alone, with the pads of their target and without. A Hugging Face decoder is
-    asked with pads before its ids too, where `attention_mask` is 0 and `position_ids` count from
-    the first token."""
+    """Pads are appended to the target, or to the ids of a single stream, and in a short batch to
+    both sides; then some pairs are asked alone, with the pads of their target and without. A
+    Hugging Face decoder is asked with pads before its ids too, where `attention_mask` is 0 and
+    `position_ids` count from the first token."""
     facts, more, side, cause = asked.facts, APPENDED_PADS - 1, "the target", SEEN_BEHIND_TARGET
     if not facts.has_source:
         side, cause = "the ids", SEEN_BEHIND_IDS if facts.is_causal else SEEN_BY_ENCODER
     ids, numbers = asked.with_pads(0, more)
-    yield Change(f"pads appended to {side}", ids, numbers, (*BY_PLACE, cause), {"side": side})
-    if facts.has_source:
+    yield Change(
+        f"pads appended to {side}", ids, numbers, (*BY_PLACE, *ELSEWHERE, cause), {"side": side}
+    )
+    if facts.has_source and asked.is_short:
         ids, numbers = asked.with_pads(APPENDED_PADS, more)
-        causes, evidence = (*BY_PLACE, SEEN_BEHIND_BOTH), {"side": "both"}
+        causes, evidence = (*BY_PLACE, *ELSEWHERE, SEEN_BEHIND_BOTH), {"side": "both"}
         yield Change("pads appended to both", ids, numbers, causes, evidence)
     if asked.model.drops_masked:
         raise Judged(fails(MASKED_SCORES_DROPPED))
@@ -164,15 +183,14 @@ def _pads_taken_away(asked: Asked, side: str) -> Iterator[Change]:
     some = [row for row in rows if not real[row].all()]
     for row in some if asked.is_short else some[:1]:
         here = real[row]
-        padded = Ids(asked.src[row, None], asked.tgt_in[row, None])
+        padded = asked.alone(row)
         if side == "the source":
             bare, must_repeat = Ids(padded.src[:, here], padded.tgt_in), everywhere[row, None]
         else:
             bare, must_repeat = Ids(padded.src, padded.tgt_in[:, here]), everywhere[row, None, here]
         evidence = {"row": row, "side": side}
         name = f"a pair alone without pads behind {side}"
-        causes = (*BY_PLACE, LOST_ALONE)
-        yield Change(name, bare, must_repeat, causes, evidence, before=padded)
+        yield Change(name, bare, must_repeat, (LOST_ALONE,), evidence, before=padded)
 
 
 def _masked_before(asked: Asked) -> Iterator[Change]:
@@ -253,7 +271,7 @@ DEPENDS_ON_SHAPE = PADS.cause(
 def other_shapes(asked: Asked) -> Iterator[Change]:
     """The shortest batch is filled up with pads to about 60 shapes: every width of source and
     target up to the longest, every difference of -8..8, every number of rows of 2..17."""
-    causes = (LOST_AT_A_SHAPE, *BY_PLACE, DEPENDS_ON_SHAPE)
+    causes = (LOST_AT_A_SHAPE, *BY_PLACE, *ELSEWHERE, DEPENDS_ON_SHAPE)
     yield from in_other_shapes(asked, with_symbols=False, causes=causes)
 
 
@@ -337,7 +355,15 @@ HOW_MANY = PADS.cause(
 def by_their_number(failure: Outcome, parts: Mapping[str, Outcome]) -> Outcome:
     """Where gradients towards pads are zero, it is the number of pads that matters, unless it is
     known where the difference begins."""
-    others = (NAN, LOST_ALONE, SEEN_BEFORE_IDS, MASKED_SCORES_DROPPED, OPEN_WHEN_TRAINED, *BY_PLACE)
+    others = (
+        *NANS,
+        LOST_ALONE,
+        SEEN_BEFORE_IDS,
+        MASKED_SCORES_DROPPED,
+        OPEN_WHEN_TRAINED,
+        *BY_PLACE,
+        *ELSEWHERE,
+    )
     by_gradients = parts.get("gradients")
     if by_gradients is None or by_gradients.verdict != "PASS" or failure.cause in others:
         return failure

@@ -10,8 +10,9 @@ from toytrans.checks.asked import Asked
 from toytrans.checks.batch import SHORT
 from toytrans.checks.ids import Ids
 from toytrans.checks.model import RAISED
+from toytrans.checks.numbers import listed_places
 from toytrans.checks.outcome import Outcome, does_not_apply, fails, passes, unsure
-from toytrans.checks.reach import listed_places, trials
+from toytrans.checks.reach import trials
 from toytrans.checks.registry import Check
 from toytrans.checks.softmaxes import module_of, softmaxes_seen, weights_over
 
@@ -192,7 +193,7 @@ def _judged(where: str, side: Side, in_each: list[Tensor]) -> Outcome:
     distance = (torch.arange(len(allowed))[:, None] - torch.arange(allowed.shape[1])).abs()
     window = int(distance[cells & allowed].max())
     if torch.equal(cells & allowed, allowed & (distance <= window)):
-        return unsure(WINDOW, **told, window=window)
+        return unsure(WINDOW, give=("window",), **told, window=window)
     blind = (others.any(0) & ~(cells & others).any(0)).nonzero()[:, 0].tolist()
     keys = allowed.shape[1]
     could_be_seen = others.any(0).nonzero()[:, 0].tolist()

@@ -7,15 +7,17 @@ from functools import partial
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.nn import functional as F
 
 from toytrans.checks.asked import Asked
+from toytrans.checks.beginning import NORM, POOLING
 from toytrans.checks.changes import Change
 from toytrans.checks.ids import Ids, wider
-from toytrans.checks.model import NoAnswer
+from toytrans.checks.model import RAISED, NoAnswer
 from toytrans.checks.numbers import largest, spread_out
-from toytrans.checks.outcome import Judged, fails, unsure
+from toytrans.checks.outcome import Evidence, Judged, fails, unsure
+from toytrans.checks.recording import recorded
 from toytrans.checks.registry import WITH_SOURCE, Check, Kinds
 from toytrans.checks.torch_modes import outputs_of
 from toytrans.errors import UserError
@@ -37,6 +39,60 @@ AXES = (
     "the number of places?"
 )
 
+SEES_ROWS = "outputs of a pair change with the symbols of other pairs in its batch"
+
+
+def is_batch_norm(evidence: Evidence) -> bool:
+    """Whether rows first mix in batch normalisation."""
+    return evidence["mixes_in"] == "batch norm"
+
+
+def is_length_first(evidence: Evidence) -> bool:
+    """Whether rows first mix in a layer of torch's that is not told `batch_first`."""
+    return evidence["mixes_in"] == "length first"
+
+
+def is_softmax_over_rows(evidence: Evidence) -> bool:
+    """Whether rows first mix in a softmax whose weights sum to one over rows."""
+    return evidence["mixes_in"] == "softmax"
+
+
+def is_statistic_of_rows(evidence: Evidence) -> bool:
+    """Whether rows first mix in a sum, a mean or another statistic."""
+    return evidence["mixes_in"] == "statistic"
+
+
+BATCH_NORM = ROWS.cause(
+    "batch_norm",
+    when="rows first mix in batch normalisation",
+    words=f"{{where}}BatchNorm takes its statistics over all rows and places of a batch, so "
+    f"{SEES_ROWS}",
+    remedy="LayerNorm, or statistics over real places that eval mode keeps (track_running_stats)",
+    fits=is_batch_norm,
+)
+LENGTH_FIRST = ROWS.cause(
+    "length_first",
+    when="rows first mix in a layer of torch's without batch_first=True",
+    words=f"{{where}}it takes (L, B, D), because batch_first is False, and is fed (B, L, D), so "
+    f"{SEES_ROWS}",
+    remedy="give it batch_first=True",
+    fits=is_length_first,
+)
+SOFTMAX_OVER_ROWS = ROWS.cause(
+    "softmax_over_rows",
+    when="rows first mix in a softmax whose weights sum to one over rows",
+    words=f"{{where}}softmax sums to one over the rows of a batch, or over all its tokens, so "
+    f"{SEES_ROWS}",
+    remedy="is it softmax(-1)?",
+    fits=is_softmax_over_rows,
+)
+STATISTIC = ROWS.cause(
+    "statistic",
+    when="rows first mix in a sum, a mean, a largest number or a norm",
+    words=f"{{where}}a sum, mean or norm is taken over the rows of a batch, so {SEES_ROWS}",
+    remedy="take it over the features of each place, or over the places of each row",
+    fits=is_statistic_of_rows,
+)
 MIXED = ROWS.cause(
     "mixed",
     when="without pads, outputs of a pair move with what other pairs hold",
@@ -87,7 +143,8 @@ def without_pads(asked: Asked) -> Iterator[Change]:
         others = Ids(*(_others(asked, part).where(~is_kept, part) for part in ids[:2]))
         kept = numbers.masked_fill(~is_kept, -1)
         evidence = partial(_where_rows_mix, asked, ids, others, first)
-        yield Change("other pairs beside", others, kept, (MIXED,), evidence, before=ids)
+        causes = (BATCH_NORM, LENGTH_FIRST, SOFTMAX_OVER_ROWS, STATISTIC, MIXED)
+        yield Change("other pairs beside", others, kept, causes, evidence, before=ids)
     if asked.is_short:
         turned = Ids(ids.src.flip(0), ids.tgt_in.flip(0))
         yield Change("rows in another order", turned, numbers.flip(0), (BY_NUMBER,), before=ids)
@@ -98,10 +155,10 @@ def without_pads(asked: Asked) -> Iterator[Change]:
 
 def _where_rows_mix(asked: Asked, ids: Ids, others: Ids, first: int, _: Tensor) -> dict[str, str]:
     """The first module whose output for the rows that stayed, first, first + 2 and so on, is
-    another beside other rows, as evidence."""
+    another beside other rows, and what mixes them there, as evidence."""
     module, count = asked.model.module, len(ids.tgt_in)
     if module is None:
-        return {"where": ""}
+        return {"where": "", "mixes_in": ""}
     kept: list[dict[str, Tensor]] = []
     for each in (ids, others):
         with torch.enable_grad(), outputs_of(module) as seen:  # torch takes no shortcut so
@@ -110,7 +167,29 @@ def _where_rows_mix(asked: Asked, ids: Ids, others: Ids, first: int, _: Tensor) 
     old, new = kept
     differ = (n for n in old if n in new and not torch.allclose(old[n], new[n], equal_nan=True))
     name = next(differ, "")
-    return {"where": re.sub(r"^model(\.|$)", "", name) + ": " if name else ""}
+    where = re.sub(r"^model(\.|$)", "", name) + ": " if name else ""
+    part = dict(module.named_modules())[name]
+    return {"where": where, "mixes_in": _what_mixes(asked, ids, part)}
+
+
+def _what_mixes(asked: Asked, ids: Ids, part: nn.Module) -> str:
+    """What in a module mixes rows, as its class and its operations tell."""
+    if isinstance(part, nn.modules.batchnorm._BatchNorm):
+        return "batch norm"
+    if getattr(part, "batch_first", None) is False and not asked.facts.time_first:
+        return "length first"
+    try:
+        steps = [step for step in recorded(asked.model, ids) if part in step.modules]
+    except RAISED:  # a foreign model under a dispatch mode
+        return ""
+    softmaxes = [step.value for step in steps if "softmax" in step.name]
+    rows = {len(ids.tgt_in), ids.tgt_in.numel(), ids.src.numel()}
+    for weights in softmaxes:
+        axes = [axis for axis in range(weights.dim() - 1) if weights.shape[axis] in rows]
+        if any(torch.allclose(s := weights.sum(axis), torch.ones_like(s)) for axis in axes):
+            return "softmax"
+    is_statistic = any(POOLING.fullmatch(step.name) or NORM.fullmatch(step.name) for step in steps)
+    return "statistic" if is_statistic and not softmaxes else ""
 
 
 def _by_rows(outputs: Mapping[str, Any], count: int) -> dict[str, Tensor]:
@@ -152,8 +231,7 @@ def a_pair_alone(asked: Asked) -> Iterator[Change]:
     """Some pairs of a padded batch are asked alone, with the same pads."""
     rows = spread_out(len(asked.src), 5)
     for row in rows if asked.is_short else rows[:2]:
-        ids = Ids(asked.src[row, None], asked.tgt_in[row, None])
-        evidence = {"row": row, "count": len(asked.src)}
+        ids, evidence = asked.alone(row), {"row": row, "count": len(asked.src)}
         must_repeat, causes = asked.numbers[row, None], (DIFFERS_ALONE,)
         yield Change("a pair alone with its pads", ids, must_repeat, causes, evidence)
 

@@ -3,7 +3,7 @@
 from toytrans.checks.asked import Asked
 from toytrans.checks.causes_by_kind import has_no_attention
 from toytrans.checks.outcome import Outcome, passes
-from toytrans.checks.reach import Side, every_id, every_place
+from toytrans.checks.reach import Side, every_id, every_place, is_cut
 from toytrans.checks.registry import WITH_SOURCE, Check
 
 SOURCE = Check(
@@ -22,6 +22,14 @@ NOTHING_SEEN = SOURCE.cause(
     words="no source token moves any {what}: the decoder does not see the source",
     remedy="do the masks close everything?",
     read="mistakes/masks-inverted.md",
+)
+CUT = SOURCE.cause(
+    "cut",
+    when="the tokens of the source move no output from some place on",
+    words="{where}source tokens from place {first} on, of {count}, move no {what}, whatever "
+    "symbols stand there: the source is cut",
+    remedy="is it sliced to a number of places, or is a mask or a table made for no more?",
+    fits=is_cut,
 )
 PLACES_UNSEEN = SOURCE.cause(
     "places_unseen",
@@ -66,7 +74,11 @@ PLACES_DROPPED = SOURCE.cause(
 )
 
 SIDE = Side(
-    "source", (NOTHING_READ, NOTHING_SEEN), (PLACES_DROPPED, PLACES_UNSEEN), IDS_MASKED, IDS_SPECIAL
+    "source",
+    (NOTHING_READ, NOTHING_SEEN),
+    (CUT, PLACES_DROPPED, PLACES_UNSEEN),
+    IDS_MASKED,
+    IDS_SPECIAL,
 )
 
 

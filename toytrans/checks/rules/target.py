@@ -3,7 +3,7 @@
 from toytrans.checks.asked import Asked
 from toytrans.checks.causes_by_kind import has_no_attention
 from toytrans.checks.outcome import Evidence, Outcome, passes
-from toytrans.checks.reach import Side, every_id, every_place
+from toytrans.checks.reach import Side, every_id, every_place, is_cut
 from toytrans.checks.registry import Check
 
 TARGET = Check(
@@ -37,6 +37,14 @@ NOTHING_SEEN = TARGET.cause(
     when="no token of the target moves a later output",
     words="no target token moves any {what}: it sees only itself",
     remedy="do the masks close everything?",
+)
+CUT = TARGET.cause(
+    "cut",
+    when="the tokens of the target move no output from some place on",
+    words="{where}target tokens from place {first} on, of {count}, move no {what}, whatever "
+    "symbols stand there: the target is cut",
+    remedy="is it sliced to a number of places, or is a mask or a table made for no more?",
+    fits=is_cut,
 )
 PLACES_UNSEEN = TARGET.cause(
     "places_unseen",
@@ -96,7 +104,7 @@ PLACES_DROPPED = TARGET.cause(
 SIDE = Side(
     "target",
     (NEVER_READ, NOTHING_CARRIED, NOTHING_SEEN),
-    (PLACES_DROPPED, PLACES_UNSEEN),
+    (CUT, PLACES_DROPPED, PLACES_UNSEEN),
     IDS_MASKED,
     IDS_SPECIAL,
 )

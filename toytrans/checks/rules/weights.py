@@ -32,16 +32,19 @@ MOST_DRAWS = 5
 @dataclass(frozen=True, eq=False)
 class Matrix:
     """A matrix of weights, or the third of one that makes queries, keys or values of a fused
-    projection. owner: the name of the module that holds it."""
+    projection, or some rows or columns. owner: the name of the module that holds it; block: an
+    axis, where its lines begin, and how many there are."""
 
     name: str
     owner: str
     parameter: nn.Parameter
     third: int | None = None
+    block: tuple[int, int, int] | None = None
 
     def of(self, like: Tensor) -> Tensor:
         """Its part of a tensor of the parameter's shape, a view."""
-        return like if self.third is None else like.chunk(3)[self.third]
+        whole = like if self.third is None else like.chunk(3)[self.third]
+        return whole if self.block is None else whole.narrow(*self.block)
 
 
 # Why no output depends on a matrix -----------------------------------------------------------
@@ -122,14 +125,14 @@ def every_matrix(asked: Asked) -> Outcome:
         return does_not_apply("the weights of a model that cannot be copied are left as they are")
     if asked.dtype not in tolerances.LOGITS:
         return does_not_apply("half precision rounds small gradients to 0")
-    matrices = list(_matrices(asked))
-    gradients = _gradients_of_all_outputs(asked, matrices)
+    gradients = gradients_of_matrices(asked)
+    matrices = list(gradients)
     dead = _dead(asked, matrices, gradients)
     moving = [matrix for matrix in dead if _moves(asked, [matrix])] if _moves(asked, dead) else []
     cut_off = [matrix for matrix in moving if not bool(gradients[matrix].any())]
     spoilt = [matrix for matrix in matrices if bool(gradients[matrix].isnan().any())]
     dead = [matrix for matrix in dead if matrix not in moving]
-    chosen_later = _alive_with_other_weights(asked, matrices, dead) if dead else []
+    chosen_later = alive_with_other_weights(asked, matrices, dead) if dead else []
     lost = [matrix for matrix in dead if matrix not in chosen_later]
     frozen = [matrix for matrix in lost if matrix.name in model.frozen]
     if lost := [matrix for matrix in lost if matrix not in frozen]:
@@ -159,6 +162,15 @@ def _of_the_lost(asked: Asked, lost: list[Matrix], matrices: list[Matrix]) -> Ou
 
 
 # Gradients -----------------------------------------------------------------------------------
+
+
+def gradients_of_matrices(asked: Asked) -> dict[Matrix, Tensor]:
+    """The gradient of all outputs towards each matrix of the model, taken once."""
+    if "gradients of matrices" not in asked.shared:
+        matrices = list(_matrices(asked))
+        asked.shared["gradients of matrices"] = _gradients_of_all_outputs(asked, matrices)
+    found: dict[Matrix, Tensor] = asked.shared["gradients of matrices"]
+    return found
 
 
 def _gradients_of_all_outputs(asked: Asked, matrices: Sequence[Matrix]) -> dict[Matrix, Tensor]:
@@ -278,22 +290,22 @@ def _moves(asked: Asked, matrices: Sequence[Matrix]) -> bool:
     return not by <= asked.tolerance
 
 
-def _alive_with_other_weights(
+def alive_with_other_weights(
     asked: Asked, matrices: Sequence[Matrix], dead: Sequence[Matrix]
 ) -> list[Matrix]:
     """Of dead matrices those on which an output depends where all weights are others, and those of
     the same kind as one of them: experts that a router does not choose."""
-    still_dead = list(dead)
+    still_dead, looked_at = list(dead), [*matrices, *(m for m in dead if m not in matrices)]
     with restored(matrix.parameter for matrix in matrices):
         for seed in range(MOST_DRAWS):
             for matrix in matrices:
                 _draw_anew(matrix, seed)
-            gradients = _gradients(_weighed(_with_graph(asked)[0][asked.real]), matrices)
-            here = _dead(asked, matrices, gradients)
+            gradients = _gradients(_weighed(_with_graph(asked)[0][asked.real]), looked_at)
+            here = _dead(asked, looked_at, gradients)
             still_dead = [matrix for matrix in still_dead if matrix in here]
             if not still_dead:
                 break
-    kinds = {_of_any_number(m.owner) for m in dead if m not in still_dead}
+    kinds = {_of_any_number(m.owner) for m in dead if m not in still_dead and m.block is None}
     return [m for m in dead if m not in still_dead or _of_any_number(m.owner) in kinds]
 
 
