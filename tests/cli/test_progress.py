@@ -14,7 +14,7 @@ from toytrans.cli import terminal
     [
         ("eval runs/c", "now: runs/c, 100%"),
         ("trace runs/c", "now: the model"),
-        ("check runs/c --only pads", "now: pads"),
+        ("check runs/c --only pads --quick", "now: pads"),
         ("runs .", "now: ./runs/c"),
     ],
 )

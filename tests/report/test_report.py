@@ -13,7 +13,10 @@ import pytest
 from conftest import Command, call, made_once, tiny_yaml
 
 from toytrans import load
+from toytrans.checks.rules import CHECKS
+from toytrans.checks.run import check
 from toytrans.measurement import write_result
+from toytrans.report import sections
 from toytrans.report.chart import linear, logarithm
 from toytrans.training.writer import RunWriter
 
@@ -26,14 +29,17 @@ EVIL = (
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A run of three checkpoints with its page, one.html, and a page of its masks, masks.html."""
+    """A run of three checkpoints with its page, one.html, which has every check, and a page of its
+    masks, masks.html."""
 
     def make(folder: Path) -> None:
         data = {"train_length": [2, 8], "valid_examples": 40}
         (folder / "c.yaml").write_text(tiny_yaml(data=data, train={"keep_checkpoints": 9}))
         with contextlib.chdir(folder):
             assert call("train", "c.yaml", "--out", "one") == 0
-            assert call("report", "one", "--out", "one.html") == 0
+            with pytest.MonkeyPatch.context() as patch:
+                patch.setattr(sections, "check", check)
+                assert call("report", "one", "--out", "one.html") == 0
             pairs = ("--src", "1 2 3 4", "--src", "2")
             assert call("inspect-masks", "one", *pairs, "--html", "masks.html") == 0
 
@@ -126,6 +132,7 @@ def test_a_plot_can_be_read_out_and_printed(opened, folder: Path) -> None:
 def test_a_page_is_whole_and_asks_for_nothing(folder: Path) -> None:
     text = (folder / "one.html").read_text()
     assert len(text.encode()) < 2**20
+    assert all(f"<td>{name}</td>" in text for name in CHECKS)
     assert "default-src 'none'" in text[: text.index("<body>")]
     body = re.sub(r"<script.*?</script>", "", text, flags=re.S)
     assert not re.findall(r"""(?:src|href)=["'](?!#|data:)""", body)
