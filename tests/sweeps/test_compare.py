@@ -218,6 +218,19 @@ def test_names_of_groups(here: Path):
         assert [each.name for each in group([member(0.9), member(0.1, **sections)])] == names
 
 
+def test_a_letter_stays_whichever_runs_of_a_sweep_are_there():
+    shapes = [{"d_ff": width, "norm": norm} for width in (8, 16) for norm in ("pre", "post")]
+    members = [
+        member(0.5, model=shape)._replace(labels={f"model.{key}": of for key, of in shape.items()})
+        for shape in shapes
+    ]
+    every = [each.varied for each in members]
+    assert [each.name for each in group(members, every)] == ["A", "B", "C", "D"]
+    assert [each.name for each in group([members[3], members[0]], every)] == ["D", "A"]
+    stranger = member(0.5, model={"d_ff": 24, "norm": "post"})
+    assert [each.name for each in group([stranger, members[2]], every)] == ["E", "C"]
+
+
 def test_pairs_are_of_equal_seeds_alone():
     first, second = group(
         [member(v, seed, **ROTARY) for seed, v in enumerate([0.5, 0.6, 0.7, 0.7])]
@@ -333,6 +346,10 @@ def test_broken_and_unfinished_runs_are_marked_and_not_averaged(runs, command: C
     averaged = [group["summaries"]["free_exact_match"]["all"] for group in about["groups"]]
     assert [summary["runs"] for summary in averaged if summary] == [1]
     assert [each["run"] for each in about["unread"]] == ["runs/anchored-1"]
+    Path("runs/killed").mkdir()
+    Path("runs/killed/failed.json").write_text('{"reason": "killed", "traceback": ""}')
+    counts = {"counted": 1, "unfinished": 1, "diverged": 1, "failed": 2, "cannot be read": 1}
+    assert comparison(command, "runs")["counts"] == counts
     assert command("eval", "runs/rotary-1", "runs/diverged").code == 1, "none can be counted"
 
 

@@ -31,6 +31,7 @@ from toytrans.sweeps.groups import (
     Member,
     differences,
     group,
+    varied,
     without_seeds,
 )
 from toytrans.sweeps.intervals import Summary
@@ -105,7 +106,8 @@ class Comparison:
         counted, by what is wrong with them."""
         found = Counter("counted" for _ in self._results)
         found.update(member.state for member in self.members if member.state)
-        found.update({"cannot be read": len(self.unread), "missing": len(self.missing)})
+        found.update("failed" if read_failure(path) else "cannot be read" for path in self.unread)
+        found["missing"] = len(self.missing)
         return {name: number for name, number in found.items() if number}
 
     @property
@@ -618,7 +620,8 @@ def compare(
         )
     shown = metric or asked.metric or measure.main_metric
     missing = [run for given in paths for run in _missing(given, asked)]
-    return Comparison(measure, shown, group(members), unread, missing)
+    every = [varied(of) for saved in folders.values() if saved for of in saved.runs.values()]
+    return Comparison(measure, shown, group(members, every), unread, missing)
 
 
 def _contents_of(run: Run) -> dict[str, str]:

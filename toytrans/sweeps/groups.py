@@ -6,7 +6,7 @@ runs -> members: their results, or why there are none -> groups -> means, differ
 import os
 from collections.abc import Collection, Container, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import combinations
+from itertools import combinations, count
 from pathlib import Path
 from statistics import fmean
 from string import ascii_uppercase
@@ -63,6 +63,11 @@ class Member(NamedTuple):
     def group(self) -> str:
         """What the runs of one group have in common, as text."""
         return json_text(self.values | {key: of for key, of in self.contents.items()})
+
+    @property
+    def varied(self) -> str:
+        """What its sweep has varied but seeds, as text; empty where it is of none."""
+        return varied(self.labels)
 
     @property
     def seeds(self) -> Seeds:
@@ -125,8 +130,18 @@ def without_seeds(settings: Settings) -> Settings:
     return settings.model_copy(update={"seed": 0, "device": "auto", "data": data})
 
 
-def group(members: Iterable[Member]) -> list[Group]:
-    """The members by their configs, in the order in which these occur first."""
+def varied(labels: Mapping[str, Any]) -> str:
+    """What a sweep has varied in a run, without seeds, as text."""
+    told = (f"{name}={value_as_text(of)}" for name, of in labels.items() if name not in OF_SEEDS)
+    return " ".join(told)
+
+
+def group(members: Iterable[Member], every: Iterable[str] = ()) -> list[Group]:
+    """The members by their configs, in the order in which these occur first.
+
+    every: what their sweeps have varied in each run, also in those that are not here. A group that
+    needs a letter has the same one whichever runs are here.
+    """
     groups: dict[str, list[Member]] = {}
     stated = set[str]()
     for member in members:
@@ -134,10 +149,14 @@ def group(members: Iterable[Member]) -> list[Group]:
         groups.setdefault(member.group, []).append(member)
     told = _told_apart([some[0] for some in groups.values()], stated)
     found = []
-    for number, (differs, some) in enumerate(zip(told, groups.values(), strict=True)):
+    places = {text: place for place, text in enumerate(dict.fromkeys(every))}
+    others = count(len(places))
+    for differs, some in zip(told, groups.values(), strict=True):
         keys = list(differs)
         name = value_as_text(differs[keys[0]]) if len(keys) == 1 else "all"
         if len(keys) > 1:
+            place = places.pop(some[0].varied, None)
+            number = next(others) if place is None else place
             name = f"{ascii_uppercase[number % 26]}{number // 26 or ''}"  # A to Z, then A1, B1
         by_seeds = sorted(some, key=lambda member: (member.seeds, str(member.path)))
         found.append(Group(differs, by_seeds, name))
