@@ -27,7 +27,7 @@ import toytrans
 from toytrans.checks import run, shrink
 from toytrans.checks.adapters import TorchTransformer
 from toytrans.checks.adapters.toytrans import of_model
-from toytrans.checks.rules import CAUSES, CHECKS
+from toytrans.checks.rules import CAUSES, CHECKS, future
 from toytrans.config.fault_cards import CARDS
 from toytrans.config.faults import FAULTS
 from toytrans.errors import UserError
@@ -461,7 +461,7 @@ def test_a_decoding_of_nothing_is_not_judged_and_named_last():
     start = lambda src: torch.full((len(src), 1), zoo.START)  # noqa: E731
     report = check(Translator(), **IDS, only="future,steps", generate=start)
     assert report["steps"].verdict == "cannot judge"
-    assert str(report).endswith("\nPASS, judged 4 of 10 parts; not judged: steps")
+    assert str(report).endswith("\nPASS, judged 4 of 6 parts; not judged: steps")
 
 
 def test_embeddings_that_are_not_used_prove_nothing():
@@ -776,3 +776,18 @@ def test_the_own_loss_of_a_model_whose_outputs_move_with_pads_follows_from_them(
     model = with_part("embed_target", places_from_the_end, Named)
     report = check(model, only="pads,loss")
     assert report["loss"].verdict == "FAIL" and report.follows["loss"] == "pads"
+
+
+def test_a_fault_of_the_checks_is_no_doubt_about_a_model(monkeypatch):
+    monkeypatch.delattr(future, "spread_out")
+    with pytest.raises(NameError):
+        ask(Translator(), only="future")
+
+
+def test_parts_that_do_not_apply_are_not_counted():
+    report = ask(Running(), kind="decoder", only=["pads", "source"])
+    parts = [part for result in report.results for part in result.parts.values()]
+    assert {part.verdict for part in parts} == {"PASS", "does not apply"}
+    assert str(report).splitlines()[-1] == "PASS, judged {0} of {0} parts".format(
+        sum(part.verdict == "PASS" for part in parts)
+    )

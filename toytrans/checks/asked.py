@@ -49,6 +49,7 @@ class Asked(Batch):
 
     @property
     def precision(self) -> str:
+        """The precision of the logits, as "float64"."""
         return str(self.dtype).removeprefix("torch.")
 
     @property
@@ -59,6 +60,7 @@ class Asked(Batch):
 
     @property
     def described(self) -> str:
+        """Length, rows, mode and precision, in words."""
         length, rows, mode, precision, _ = self.described_by
         zero = " with dropout 0" * self.model.training
         return f"length {length}, {rows} rows, {mode} mode{zero}, {precision}"

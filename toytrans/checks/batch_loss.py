@@ -100,4 +100,5 @@ class BatchLoss:
         return self.share * max(abs(value), 1.0)
 
     def same(self, a: float, b: float) -> bool:
+        """Whether two losses are equal, but for rounding."""
         return abs(a - b) <= self.tolerance(a)

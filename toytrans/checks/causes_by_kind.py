@@ -93,6 +93,34 @@ def has_no_attention(evidence: Evidence) -> bool:
     return not evidence.get("begins") and evidence.get("attends") is False
 
 
+# Shapes ------------------------------------------------------------------------------------------
+
+
+def lost_at_single_shapes(evidence: Evidence) -> bool:
+    """Whether the batch passes in other shapes."""
+    return bool(evidence["shapes_that_pass"])
+
+
+def causes_of_shapes(check: Check, moved: str, rows: tuple[Cause, ...]) -> tuple[Cause, ...]:
+    """Rows of a check for a batch in other shapes, and between them those that know where the
+    difference begins. moved: which outputs do, in words."""
+    seen = "outputs at real places change in a batch of {rows} rows, {places} target places"
+    lost = check.cause(
+        "lost_at_a_shape",
+        when=f"{moved} move in one shape of a batch, and not in others before it",
+        words=f"{seen}, and not in {{tried}} before: something is lost at single shapes",
+        remedy="how is a mask, or what else follows the shape, made there?",
+        fits=lost_at_single_shapes,
+    )
+    depends = check.cause(
+        "depends_on_shape",
+        when=f"{moved} move in the first other shape that is tried",
+        words=f"{seen}: rows are mixed up, or something is lost",
+        remedy="what depends on the batch's shape?",
+    )
+    return (lost, *rows, depends)
+
+
 # In attention ------------------------------------------------------------------------------------
 
 

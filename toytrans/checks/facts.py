@@ -68,14 +68,17 @@ class Facts:
 
     @property
     def has_source(self) -> bool:
+        """Whether the model takes a source beside a target."""
         return self.kind == "encoder-decoder"
 
     @property
     def is_causal(self) -> bool:
+        """Whether the model predicts tokens, so that the future must be closed."""
         return self.kind != "encoder"
 
     @property
     def source_pad(self) -> int:
+        """The id that pads sources."""
         return self.pad_id if self.source_pad_id is None else self.source_pad_id
 
     def symbols(self) -> list[int]:

@@ -97,6 +97,7 @@ class Adapter:
 
     @property
     def mode(self) -> str:
+        """The mode of the copy, "train" or "eval"."""
         return "train" if self.training else "eval"
 
     # Copies ----------------------------------------------------------------------------------

@@ -37,6 +37,7 @@ class Side:
 
     @property
     def is_source(self) -> bool:
+        """Whether it is the source."""
         return self.name == "source"
 
     def what_moves(self, asked: Asked) -> str:

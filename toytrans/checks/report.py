@@ -27,14 +27,17 @@ class Result:
 
     @property
     def name(self) -> str:
+        """The name of the check."""
         return self.check.name
 
     @property
     def title(self) -> str:
+        """What the check asks, in words."""
         return self.check.title
 
     @property
     def verdict(self) -> Verdict:
+        """What came of it."""
         return self.outcome.verdict
 
     @property
@@ -54,14 +57,17 @@ class Result:
 
     @property
     def difference(self) -> float | None:
+        """What was measured; None where nothing was."""
         return self.outcome.difference
 
     @property
     def tolerance(self) -> float | None:
+        """How large it may be, or must be."""
         return self.outcome.tolerance
 
     @property
     def example(self) -> Counterexample | None:
+        """The smallest example of a failure, where one was found."""
         return self.outcome.example
 
     @property
@@ -129,6 +135,7 @@ class Report:
 
     @property
     def passed(self) -> bool:
+        """Whether the verdict is PASS."""
         return self.verdict == "PASS"
 
     def __bool__(self) -> bool:
@@ -147,6 +154,7 @@ class Report:
         return next(result for result in self.results if result.name == name)
 
     def of(self, verdict: Verdict) -> tuple[Result, ...]:
+        """The results of a verdict."""
         return tuple(result for result in self.results if result.verdict == verdict)
 
     @property

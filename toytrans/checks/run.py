@@ -586,13 +586,7 @@ def check(
     told = dict(locals())
     own = ("model", "length", "effort", "seed", "only", "skip", "progress", "expected")
     wanted = selected(only, skip)
-    known = (*CHECKS, *CAUSES)
-    if unknown := [name for name in expected or () if name not in known]:
-        raise UserError(f"expected {unknown[0]!r}; {did_you_mean(unknown[0], known)}")
-    if effort not in ("quick", "default"):
-        raise UserError(f"effort {effort!r}: give quick or default")
-    if effort == "quick" and length is not None:
-        raise UserError("effort='quick' asks the shortest batch alone; leave length out")
+    _refuse_what_is_unknown(expected or {}, effort, length)
     with caller_unchanged(model, generate, loss, batch):
         adapter = adapter_of(model, **{n: value for n, value in told.items() if n not in own})
         limit = adapter.facts.max_length
@@ -600,3 +594,14 @@ def check(
             length = SIZES[0][0] if limit is None else max(SHORTEST, min(SIZES[0][0], limit - 4))
         settings = settings_of(length, seed, limit)
         return Examination(adapter, settings, wanted, expected or {}, progress).report()
+
+
+def _refuse_what_is_unknown(expected: Mapping[str, str], effort: str, length: int | None) -> None:
+    """Raises UserError for names that are expected and do not exist, and for another effort."""
+    known = (*CHECKS, *CAUSES)
+    if unknown := [name for name in expected if name not in known]:
+        raise UserError(f"expected {unknown[0]!r}; {did_you_mean(unknown[0], known)}")
+    if effort not in ("quick", "default"):
+        raise UserError(f"effort {effort!r}: give quick or default")
+    if effort == "quick" and length is not None:
+        raise UserError("effort='quick' asks the shortest batch alone; leave length out")

@@ -107,6 +107,7 @@ class Follower(TorchDispatchMode):
         self.learned: dict[int, Tensor] = {}
 
     def history(self, value: Any) -> History | None:
+        """What is known of a tensor; None for weights, masks and constants."""
         return self.known[id(value)][1] if id(value) in self.known else None
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
@@ -389,6 +390,7 @@ class Sharper(Follower):
         self.sharpened = factor
 
     def history(self, value: Any) -> History | None:
+        """The same, where rows of whole numbers are taken for ids."""
         is_ids = isinstance(value, Tensor) and value.dtype == torch.int64 and value.dim() == 2
         return super().history(value) or (History() if is_ids else None)
 

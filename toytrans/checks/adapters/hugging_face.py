@@ -131,6 +131,7 @@ class HuggingFace(Adapter):
         masked: Tensor | None = None,
         labels: Tensor | None = None,
     ) -> Any:
+        """What the model gives to ids, with the masks that its users make, and to labels."""
         facts = self.facts
         named: dict[str, Any] = {"return_dict": True}
         if labels is not None:

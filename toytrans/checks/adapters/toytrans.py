@@ -25,10 +25,12 @@ from toytrans.training.run import Run
 
 
 def is_run(model: Any) -> bool:
+    """Whether a model is a run that `toytrans.load` gave."""
     return isinstance(model, Run)
 
 
 def of_run(run: Run, device: torch.device | None = None) -> Adapter:
+    """The adapter of the model of a run."""
     return of_model(run.model, run.settings, run.vocabulary, str(run.path), device)
 
 
@@ -78,12 +80,14 @@ class OwnModel(Adapter):
     own."""
 
     def state(self, src: Tensor, places: int, beams: int) -> Any:
+        """A state of the model's own that decodes step by step."""
         model: Any = self.module
         if not model.decodes_from_a_state:
             raise Judged(does_not_apply("each step reads all tokens anew, so no state is kept"))
         return model.start_decoding(src, places, beams)
 
     def step(self, src: Tensor, tgt_in: Tensor, positions: bool = True) -> Tensor | Hypotheses:
+        """The logits of each step of such a state, for tokens that are given."""
         model: Any = self.module
         if not model.decodes_from_a_state:
             return super().step(src, tgt_in)
@@ -99,10 +103,13 @@ class OurTransformer(OwnModel):
     may_raise = ()
 
     def foreign(self, what: str, function: Callable[..., Any], *given: Any) -> Any:
+        """Call it as it is: an exception is a fault of this package."""
         return function(*given)
 
     def randomize_zero_weights(self, module: nn.Module) -> tuple[nn.Parameter, ...]:
+        """Nothing, because no branch of ours starts closed."""
         return ()
 
     def without_dropout(self) -> AbstractContextManager[None]:
+        """Nothing to do, because rates of dropout are zero in a copy."""
         return nullcontext()

@@ -22,6 +22,7 @@ IN_ORDER = (
     "steps_of_ids",
     "steps_of_beams",
     "loss",
+    "loss_of_labels",
     "labels",
     "scale",
     "sublayers",

@@ -15,6 +15,7 @@ from toytrans.checks.causes_by_kind import (
     causes_by_kind,
     causes_in_attention,
     causes_of_masks_elsewhere,
+    causes_of_shapes,
 )
 from toytrans.checks.changes import Change
 from toytrans.checks.common_causes import POLARITY
@@ -23,7 +24,6 @@ from toytrans.checks.ids import Ids
 from toytrans.checks.numbers import spread_out
 from toytrans.checks.outcome import Evidence, Judged, Outcome, does_not_apply
 from toytrans.checks.registry import CAUSAL, Check
-from toytrans.checks.rules.pads import lost_at_single_shapes
 from toytrans.checks.shapes import in_other_shapes
 from toytrans.checks.softmaxes import scores_as_trained
 
@@ -229,29 +229,14 @@ def prefixes(asked: Asked) -> Iterator[Change]:
 
 # Other shapes --------------------------------------------------------------------------------
 
-LOST_AT_A_SHAPE = FUTURE.cause(
-    "lost_at_a_shape",
-    when="earlier outputs move in one shape of a batch, and not in others before it",
-    words="outputs at real places change in a batch of {rows} rows, {places} target places, and "
-    "not in {tried} before: something is lost at single shapes",
-    remedy="how is a mask, or what else follows the shape, made there?",
-    fits=lost_at_single_shapes,
-)
-DEPENDS_ON_SHAPE = FUTURE.cause(
-    "depends_on_shape",
-    when="earlier outputs move in the first other shape that is tried",
-    words="outputs at real places change in a batch of {rows} rows, {places} target places: rows "
-    "are mixed up, or something is lost",
-    remedy="what depends on the batch's shape?",
-)
+IN_OTHER_SHAPES = causes_of_shapes(FUTURE, "earlier outputs", (*BY_PLACE, *ELSEWHERE))
 
 
 @FUTURE.part("other shapes")
 def other_shapes(asked: Asked) -> Iterator[Change]:
     """In the same shapes as for *pads*, each second row holds symbols behind its target where the
     row before it, of the same pair, holds pads."""
-    causes = (LOST_AT_A_SHAPE, *BY_PLACE, *ELSEWHERE, DEPENDS_ON_SHAPE)
-    yield from in_other_shapes(asked, with_symbols=True, causes=causes)
+    yield from in_other_shapes(asked, with_symbols=True, causes=IN_OTHER_SHAPES)
 
 
 # Gradients -----------------------------------------------------------------------------------

@@ -14,6 +14,7 @@ from toytrans.checks.causes_by_kind import (
     causes_by_kind,
     causes_in_attention,
     causes_of_masks_elsewhere,
+    causes_of_shapes,
 )
 from toytrans.checks.changes import Change
 from toytrans.checks.common_causes import NANS, POLARITY
@@ -21,7 +22,7 @@ from toytrans.checks.gradients import gradients_are_zero
 from toytrans.checks.ids import Ids
 from toytrans.checks.model import NoAnswer
 from toytrans.checks.numbers import largest, spread_out
-from toytrans.checks.outcome import Evidence, Judged, Outcome, does_not_apply, fails, unsure
+from toytrans.checks.outcome import Judged, Outcome, does_not_apply, fails, unsure
 from toytrans.checks.registry import WITH_SOURCE, Check
 from toytrans.checks.shapes import in_other_shapes
 from toytrans.checks.softmaxes import scores_as_trained
@@ -244,35 +245,14 @@ def scores_as_large_as_trained(asked: Asked) -> Iterator[Change]:
 
 # Other shapes --------------------------------------------------------------------------------
 
-
-def lost_at_single_shapes(evidence: Evidence) -> bool:
-    """Whether the batch passes in other shapes."""
-    return bool(evidence["shapes_that_pass"])
-
-
-LOST_AT_A_SHAPE = PADS.cause(
-    "lost_at_a_shape",
-    when="outputs move in one shape of a batch, and not in others before it",
-    words="outputs at real places change in a batch of {rows} rows, {places} target places, and "
-    "not in {tried} before: something is lost at single shapes",
-    remedy="how is a mask, or what else follows the shape, made there?",
-    fits=lost_at_single_shapes,
-)
-DEPENDS_ON_SHAPE = PADS.cause(
-    "depends_on_shape",
-    when="outputs move in the first other shape that is tried",
-    words="outputs at real places change in a batch of {rows} rows, {places} target places: rows "
-    "are mixed up, or something is lost",
-    remedy="what depends on the batch's shape?",
-)
+IN_OTHER_SHAPES = causes_of_shapes(PADS, "outputs", (*BY_PLACE, *ELSEWHERE))
 
 
 @PADS.part("other shapes")
 def other_shapes(asked: Asked) -> Iterator[Change]:
     """The shortest batch is filled up with pads to about 60 shapes: every width of source and
     target up to the longest, every difference of -8..8, every number of rows of 2..17."""
-    causes = (LOST_AT_A_SHAPE, *BY_PLACE, *ELSEWHERE, DEPENDS_ON_SHAPE)
-    yield from in_other_shapes(asked, with_symbols=False, causes=causes)
+    yield from in_other_shapes(asked, with_symbols=False, causes=IN_OTHER_SHAPES)
 
 
 # What pads hold ------------------------------------------------------------------------------
