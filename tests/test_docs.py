@@ -140,10 +140,13 @@ def test_the_table_of_configs_agrees_with_their_headers():
     configs = sorted((ROOT / "configs").glob("*.yaml"))
     assert sorted(table) == [path.stem for path in configs]
     for path in configs:
-        _, positions, in_range, beyond, _ = table[path.stem]
+        _, positions, in_range, beyond, seconds = table[path.stem]
         measured = re.search(r"^# measured: (.*)$", path.read_text(), re.MULTILINE)[1]
         assert f"in_range {in_range}," in measured
         assert beyond == "-" or f"beyond {beyond}," in measured
+        taken = re.findall(r"([\d.]+)(?: to ([\d.]+))? s\b", measured)
+        ends = sorted((end for span in taken for end in span if end), key=float)
+        assert seconds == f"{ends[0]} to {ends[-1]}", (path.stem, ends)
         assert (positions == "sinusoidal") == ("positions: sinusoidal" in path.read_text())
 
 
