@@ -37,9 +37,11 @@ MOST_SYMBOLS = 12
 def explain(name: str) -> str:
     """What a config key, say "train.lr", a section, a task, a fault or a check is, as text.
 
-    A task of one's own, FILE.py:NAME, and a config FILE.yaml are tasks too. Raises UserError for
-    any other name.
+    A task of one's own, FILE.py:NAME, and a config FILE.yaml are tasks too. The name of a list, say
+    "faults", gives a line for each of its names. Raises UserError for any other name.
     """
+    if name in KINDS:
+        return "\n".join("  ".join(row) for row in listed(name))
     rows = (f"  {heading}: {text}" for heading, text in card(name).items())
     return "\n".join([name, *(row.replace("\n", "\n    ") for row in rows)])
 
@@ -152,7 +154,7 @@ def _card_of_check(name: str) -> Card:
     card["causes"] = ", ".join(cause.code for cause in check.causes if not cause.is_doubt)
     card["doubts"] = ", ".join(cause.code for cause in check.causes if cause.is_doubt)
     card["finds"] = ", ".join(found) or "no fault that --break plants"
-    card["ask it alone"] = f"toytrans check RUN --only {name}"
+    card["ask only it"] = f"toytrans check RUN --only {name}"
     return {heading: text for heading, text in card.items() if text}
 
 
