@@ -1,9 +1,11 @@
-"""What a name means: a task, a fault, a check, why it fails, a metric, a schedule, or a config key.
+"""What a name means: a task, a position scheme, a schedule, a metric, a fault, a check, why
+it fails, or a config key.
 
 KINDS says of each kind of names which there are, how they are listed, and what there is to say of
 one. The texts stand beside what they explain, as the docstring of a metric does.
 """
 
+import inspect
 from collections.abc import Callable, Collection, Sequence
 from difflib import get_close_matches
 from pathlib import Path
@@ -22,7 +24,7 @@ from toytrans.data.task_dataset import TaskDataset
 from toytrans.data.tasks import TASKS, translations
 from toytrans.errors import UserError
 from toytrans.metrics import METRICS
-from toytrans.model.positions import scheme_names
+from toytrans.model.positions import SCHEMES, scheme_class, scheme_names
 from toytrans.references import is_reference, shipped_names, shown
 from toytrans.resolve import resolve
 
@@ -58,7 +60,10 @@ def card(name: str, trust_code: bool = False) -> Card:
         return _card_of_task(name)
     if name.endswith((".yaml", ".yml")) or name in shipped_names():
         return card_of_config(Path(name), trust_code)
-    raise UserError(f"no task, fault, check, metric, schedule or key {name!r}; {_nearest(name)}")
+    raise UserError(
+        f"no task, position scheme, schedule, metric, fault, check or key {name!r}; "
+        f"{_nearest(name)}"
+    )
 
 
 def card_of_config(path: Path, trust_code: bool = False) -> Card:
@@ -181,7 +186,24 @@ def _row_of_cause(code: str) -> tuple[str, ...]:
     return code, CAUSES[code].when
 
 
-# Metrics and schedules -------------------------------------------------------------------------
+# Position schemes, metrics and schedules -------------------------------------------------------
+
+
+def _row_of_scheme(name: str) -> tuple[str, ...]:
+    return name, _paragraphs(scheme_class(name))[0]
+
+
+def _card_of_scheme(name: str) -> Card:
+    what, *more = _paragraphs(scheme_class(name))
+    card = {"what": what, "the model is": scheme_class(name).summary, "more": "\n".join(more)}
+    card["take it"] = f"model.positions: {name}"
+    return {heading: text for heading, text in card.items() if text}
+
+
+def _paragraphs(documented: type) -> list[str]:
+    """The paragraphs of a docstring, each on one line, without what it says of fields."""
+    text = inspect.cleandoc(documented.__doc__ or "").partition("\nnames: ")[0]
+    return [" ".join(paragraph.split()) for paragraph in text.split("\n\n")]
 
 
 def _row_of_metric(name: str) -> tuple[str, ...]:
@@ -273,6 +295,9 @@ class Kind(NamedTuple):
 
 KINDS = {
     "tasks": Kind(TASKS.keys, ("task", "rule", "example"), _row_of_task, _card_of_task),
+    "positions": Kind(
+        SCHEMES.keys, ("position scheme", "what it is"), _row_of_scheme, _card_of_scheme
+    ),
     "faults": Kind(CARDS.keys, ("fault", "what it is", "found by"), _row_of_fault, _card_of_fault),
     "checks": Kind(CHECKS.keys, ("check", "passes if"), _row_of_check, _card_of_check),
     "causes": Kind(CAUSES.keys, ("cause", "seen"), _row_of_cause, _card_of_cause),

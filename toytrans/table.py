@@ -43,9 +43,10 @@ class Table:
     """A table with a title above it and sentences below. One without rows is its sentences.
 
     rows: a cell for each column: text as it is shown (perhaps a `Cell`), or values for programs.
-    above: lines between the title and the cells. kind: its classes in a stylesheet; in a table of
-    the kinds in `html.NAMES_ROWS` the first cell of a row names it. panel: the name of the panel
-    that it belongs to; tables of one panel are printed beside each other.
+    above: lines between the title and the cells, of which empty ones are left out; the first is not
+    folded. kind: its classes in a stylesheet; in a table of the kinds in `html.NAMES_ROWS` the
+    first cell of a row names it. panel: the name of the panel that it belongs to; tables of one
+    panel are printed beside each other.
     """
 
     title: str
@@ -68,7 +69,7 @@ class Table:
         return [name.replace("\n", " ") for name in names]
 
     def __str__(self) -> str:
-        lines = [*[self.heading] * bool(self.heading), *self.above]
+        lines = [*[self.heading] * bool(self.heading), *filter(None, self.above)]
         if self.rows:
             every = [[printable(str(x)) for x in row] for row in (self.headings, *self.rows)]
             widths = [max(map(len, column)) for column in zip(*every, strict=True)]

@@ -9,7 +9,7 @@ import torch
 from conftest import trainer_of
 from torch.nn import functional as F
 
-from toytrans.config.schedules import learning_rate
+from toytrans.config.schedules import SCHEDULES, learning_rate
 from toytrans.config.schema import TrainConfig
 from toytrans.data.batches import training_batches
 from toytrans.model.transformer import Transformer
@@ -205,20 +205,21 @@ def test_the_loss_ignores_pads_and_smooths_as_torch_does():
     assert summed_loss(changed, tgt_out).item() == summed_loss(logits, tgt_out).item()
 
 
-@pytest.mark.parametrize(
-    ("schedule", "expected"),
-    [
-        ("constant", [1, 1, 1]),
-        ("linear", [0.02 + 0.98 * 0.75, 0.02 + 0.98 * 0.5, 0.02]),
-        ("cosine", [0.02 + 0.98 * (1 + math.sqrt(0.5)) / 2, 0.02 + 0.98 * 0.5, 0.02]),
-        ("inverse_sqrt", [math.sqrt(10 / 35), math.sqrt(10 / 60), math.sqrt(10 / 110)]),
-    ],
-)
-def test_rates_rise_straight_and_fall_by_schedule(schedule, expected):
-    """In warm-up, and a quarter, half and all of the way behind it."""
+RATES = {
+    "constant": [1, 1, 1],
+    "linear": [0.02 + 0.98 * 0.75, 0.02 + 0.98 * 0.5, 0.02],
+    "cosine": [0.02 + 0.98 * (1 + math.sqrt(0.5)) / 2, 0.02 + 0.98 * 0.5, 0.02],
+    "inverse_sqrt": [math.sqrt(10 / 35), math.sqrt(10 / 60), math.sqrt(10 / 110)],
+}
+"""Shares of the peak by each schedule: a quarter, half and all of the way behind the warm-up."""
+
+
+@pytest.mark.parametrize("schedule", SCHEDULES)
+def test_rates_rise_straight_and_fall_by_schedule(schedule):
+    assert schedule in RATES, f"work out some rates of {schedule} by hand, and put them into RATES"
     config = TrainConfig(lr=1.0, max_steps=110, warmup_steps=10, schedule=schedule)
     found = [learning_rate(step, config) for step in (1, 5, 10, 35, 60, 110)]
-    assert found == pytest.approx([0.1, 0.5, 1.0, *expected])
+    assert found == pytest.approx([0.1, 0.5, 1.0, *RATES[schedule]])
 
 
 @pytest.mark.parametrize("task", ["copy", "lexicon"])

@@ -85,7 +85,7 @@ def _width(table: Table) -> int:
 
 def _drawn(table: Table) -> tuple[RenderableType, RenderableType, RenderableType]:
     """What stands above the cells, the cells, and the notes."""
-    above = [plain(text, "dim") for text in table.above]
+    above = [plain(text, "dim") for text in table.above if text]
     notes = [plain(note, "bold" * note.startswith("Trap:")) for note in table.notes]
     cells = Grid(box=None, padding=(0, 0, 0, 1), header_style="")
     for column in table.headings:

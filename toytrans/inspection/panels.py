@@ -44,7 +44,7 @@ def panel(
         ["", *columns] if columns else [],
         [[label, *map(made, cells)] for label, cells in rows] if columns else [],
         notes,
-        above=[line for line in (shape, legend) if line],
+        above=(shape, legend),
         kind="mask" if marks else "labelled data tokens",
         panel=name,
     )

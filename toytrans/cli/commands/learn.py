@@ -13,7 +13,7 @@ from toytrans.cli.common import (
     TrustCode,
 )
 
-KINDS = "tasks, faults, checks, causes, metrics, schedules, keys"
+KINDS = "tasks, positions, faults, checks, causes, metrics, schedules, keys"
 """The lists of `explain`."""
 
 DEMOS = {

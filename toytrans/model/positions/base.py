@@ -125,9 +125,12 @@ class Positions(nn.Module):
 
 
 class NoPositions(Positions):
-    """Attention without a causal mask cannot tell one order of its keys from another. A decoder can
-    learn to count what it sees (Kazemnejad et al. 2023, The Impact of Positional Encoding on Length
-    Generalization in Transformers)."""
+    """No positions.
+
+    Attention without a causal mask cannot tell one order of its keys from another then. A decoder
+    can learn to count what it sees (Kazemnejad et al. 2023, The Impact of Positional Encoding on
+    Length Generalization in Transformers).
+    """
 
     summary = "given no places; a decoder can count what it sees"
 
