@@ -72,7 +72,8 @@ def _near(ids):
     return (triangle(ids.shape[1]) & triangle(ids.shape[1]).triu(-2))[None, None]
 
 
-quick(part="open", base=Attending, name="a window", cause="reach.window", **decoder)(
+unsure = {"verdict": "cannot judge", "cause": "reach.window"}
+quick(part="open", base=Attending, name="a window", **unsure, **decoder)(
     lambda self, ids: _near(ids)
 )
 quick("reach", "open", base=Attending, name="a window that is told", window=2, **decoder)(
