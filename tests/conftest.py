@@ -208,6 +208,11 @@ def anchors_of(name: str, **model: Any) -> dict[str, Any]:
     return keys | model
 
 
+def id_of(given: object) -> str:
+    """The id of a parameter, which is the same wherever the checkout lies."""
+    return str(given).replace(f"{EXAMPLES}/", "")
+
+
 EVERY_ANCHOR = anchors_of("Every", n_heads=11, d_model=88)
 SCHEMES = [
     *({"positions": name} for name in positions.SCHEMES),

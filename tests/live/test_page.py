@@ -614,6 +614,9 @@ def test_a_broken_run_runs_as_it_learned(
     assert counts_of(page)[0] == round(scores["free_exact_match"] * scores["pairs"])
 
 
+ONE_STEP = ("--set", "train.max_steps=1")
+
+
 def test_what_is_refused(
     run: Path,
     here: Path,
@@ -626,20 +629,20 @@ def test_what_is_refused(
     assert "there is no folder no" in refused("live", str(run), "--out", "no/live.html")
     assert "no checkpoint 5" in refused("live", str(run), "--checkpoint", "5")
     for fault in ("no_norm", "mask_flipped"):
-        assert command("train", "c.yaml", "--break", fault, "--out", fault).code == 0
+        assert command("train", "c.yaml", *ONE_STEP, "--break", fault, "--out", fault).code == 0
         assert "which the page cannot run" in refused("live", fault)
     positions = Path(__file__).parents[2] / "docs/examples/my_positions.py"
     shutil.copy(positions, here / "mine.py")
     names = re.findall(r"^class (\w+)", positions.read_text(), re.MULTILINE)
     own = ("--set", f"model.positions=mine.py:{names[0]}")
-    assert command("train", "c.yaml", *own, "--out", "own").code == 0
+    assert command("train", "c.yaml", *ONE_STEP, *own, "--out", "own").code == 0
     assert "the page cannot run your own code, model.positions" in refused(
         "live", "own", "--trust-code"
     )
     from toytrans.config.faults import hide
 
     hidden = ("--set", f"fault={hide('no_scale')}")
-    assert command("train", "c.yaml", *hidden, "--out", "exercise").code == 0
+    assert command("train", "c.yaml", *ONE_STEP, *hidden, "--out", "exercise").code == 0
     answer = command("live", "exercise")
     assert answer.code == 2 and "an exercise, and the page would tell its fault" in answer.err
     monkeypatch.setattr(payloads, "MOST_PARAMETERS", 100)

@@ -4,7 +4,7 @@ import itertools
 
 import pytest
 import torch
-from conftest import EVERY_ANCHOR, SCHEMES, VOCABULARY, model_of
+from conftest import EVERY_ANCHOR, SCHEMES, VOCABULARY, id_of, model_of
 
 from toytrans.config.faults import FAULTS
 from toytrans.errors import UserError
@@ -30,7 +30,7 @@ def lively(positions, **model):
 
 
 @pytest.mark.parametrize("norm", ["pre", "post"])
-@pytest.mark.parametrize("positions", SCHEMES, ids=str)
+@pytest.mark.parametrize("positions", SCHEMES, ids=id_of)
 def test_step_by_step_logits_equal_one_parallel_pass(positions, norm):
     model = lively(positions, norm=norm, share_layers=norm == "post")
     tgt_in = torch.tensor([[1, 4, 7, 6, 5]]).expand(4, 5)
@@ -72,7 +72,7 @@ def test_no_position_takes_the_anchors_of_a_model_without_other_positions():
     assert torch.allclose(model(SRC[:1], tgt_in), model(turned, tgt_in), atol=1e-12)
 
 
-@pytest.mark.parametrize("model", ["anchored", "rotary", EVERY_ANCHOR], ids=str)
+@pytest.mark.parametrize("model", ["anchored", "rotary", EVERY_ANCHOR], ids=id_of)
 @torch.no_grad()
 def test_each_beam_sees_its_own_past_alone(model):
     """Logits of beams that change places step by step, and whose sources leave, equal those of
@@ -141,7 +141,7 @@ def test_wide_beams_find_the_best_of_all_sequences(monkeypatch, penalty):
 @pytest.mark.parametrize(
     ("model", "width"),
     [("anchored", 1), ("sinusoidal", 1), ("sinusoidal", 3), (EVERY_ANCHOR, 3)],
-    ids=str,
+    ids=id_of,
 )
 def test_rows_leave_and_the_others_do_not_notice(model, width, monkeypatch):
     """Ten padded sources together and one by one, with the batch shrinking on the way."""

@@ -5,7 +5,7 @@ import math
 
 import pytest
 import torch
-from conftest import VOCABULARY, anchors_of, model_of
+from conftest import VOCABULARY, anchors_of, id_of, model_of
 from torch import nn
 from torch.nn import functional as F
 
@@ -164,7 +164,7 @@ def loss_of(model: Transformer, entropy=F.cross_entropy, label_smoothing=0.1) ->
     return entropy(logits, labels, ignore_index=0, label_smoothing=label_smoothing)
 
 
-@pytest.mark.parametrize("variant", VARIANTS, ids=str)
+@pytest.mark.parametrize("variant", VARIANTS, ids=id_of)
 def test_a_models_loss_and_gradients_are_autograds(variant):
     autograd, by_hand = pair_of_models(**variant)
     expected, loss = loss_of(autograd), loss_of(by_hand, cross_entropy)
@@ -209,7 +209,7 @@ def nodes(tensor: torch.Tensor) -> set[str]:
     return {node.name().removesuffix("0").removesuffix("Backward") for node in found}
 
 
-@pytest.mark.parametrize("variant", [*VARIANTS, {}], ids=str)
+@pytest.mark.parametrize("variant", [*VARIANTS, {}], ids=id_of)
 def test_autograd_is_left_with_glue_alone(variant):
     autograd, ours = pair_of_models(**variant)
     loss = loss_of(ours, cross_entropy)

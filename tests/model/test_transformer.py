@@ -2,7 +2,7 @@
 
 import pytest
 import torch
-from conftest import SCHEMES, VOCABULARY, model_of
+from conftest import SCHEMES, VOCABULARY, id_of, model_of
 from torch import nn
 
 from toytrans.config.schema import ModelSettings
@@ -69,7 +69,7 @@ def test_torchs_transformer_with_the_same_weights_gives_the_same_outputs(norm, a
     assert torch.allclose(logits[REAL], ours.output(hidden)[REAL], atol=1e-12)
 
 
-@pytest.mark.parametrize("scheme", SCHEMES, ids=str)
+@pytest.mark.parametrize("scheme", SCHEMES, ids=id_of)
 @pytest.mark.parametrize("pad_mask", ["keys", "keys_and_queries"])
 def test_more_pads_and_more_rows_change_nothing_at_real_places(scheme, pad_mask):
     model = model_of(VOCABULARY, **scheme, pad_mask=pad_mask)

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 import torch
-from conftest import EVERY_ANCHOR, trainer_of
+from conftest import EVERY_ANCHOR, id_of, trainer_of
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
@@ -41,7 +41,7 @@ class Sends(TorchDispatchMode):
 @pytest.mark.parametrize(
     "scheme",
     [*({"positions": name} for name in ("anchored", "rotary", "t5")), EVERY_ANCHOR],
-    ids=str,
+    ids=id_of,
 )
 def test_a_step_reads_nothing_back_and_sends_nothing(tmp_path: Path, monkeypatch, scheme):
     """Forward, loss, backward, clipping and AdamW of two batches, all without numbers."""

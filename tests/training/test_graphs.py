@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from conftest import EVERY_ANCHOR, ROOT, SCHEMES, config_of, tensors_of, trainer_of
+from conftest import EVERY_ANCHOR, ROOT, SCHEMES, config_of, id_of, tensors_of, trainer_of
 
 import toytrans
 from toytrans.config.schedules import learning_rate
@@ -48,7 +48,7 @@ def numbers(trainer: Trainer, steps: int) -> list[torch.Tensor]:
 @pytest.mark.parametrize(
     ("scheme", "precision"),
     [*((scheme, "fp32") for scheme in SCHEMES), (SCHEMES[0], "bf16")],
-    ids=str,
+    ids=id_of,
 )
 def test_captured_steps_have_the_numbers_of_eager_ones(tmp_path, scheme, precision):
     """With dropout. A shape is captured when it comes for the second time."""
@@ -188,7 +188,7 @@ def test_other_errors_of_a_capture_are_raised(train: Train):
         ({"fault": "pad_is_eos"}, 1, "a fault"),
         ({"model": EVERY_ANCHOR}, 1, "code of your own"),
     ],
-    ids=str,
+    ids=id_of,
 )
 def test_what_is_captured_on_a_gpu_and_why_not(monkeypatch, sections, processes, why):
     monkeypatch.setattr(graphs, "CudaSteps", lambda device, capture, report, why: (capture, why))
