@@ -197,6 +197,6 @@ def test_wide_tensors_are_cut_with_a_notice():
     values = torch.arange(600.0).view(20, 30)
     rows = [f"r{i}" for i in range(20)]
     table = matrix("1", "x", values, rows, summaries={"sum": values.sum(-1)}, first=24)
-    assert table.above == ["(20, 30), 8 more rows, 24 more columns"]
+    assert table.above[0] == "(20, 30), 8 more rows, 24 more columns"
     assert table.columns == ["", "d25", "d26", "d27", "d28", "d29", "d30", "|      sum"]
     assert table.rows[1] == ["r1", *(f"{x}.00" for x in range(54, 60)), "|  1335.00"]

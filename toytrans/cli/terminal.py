@@ -139,7 +139,7 @@ def show(table: Table, **style: Any) -> None:
         console.print(plain(table.title), style="bold" if table.rows else "", soft_wrap=True)
     if table.rows:
         looks: dict[str, Any] = {"box": SIMPLE_HEAD, "padding": (0, 1, 0, 0)} | style
-        grid = RichTable(pad_edge=False, **looks)
+        grid = RichTable(**looks)
         for column in table.columns:
             if isinstance(column, TextColumn):
                 grid.add_column(plain_lines(column.heading), overflow="fold")
