@@ -1,6 +1,5 @@
 """`toytrans doctor`: what is wrong with a run, or with this machine."""
 
-import contextlib
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -11,7 +10,8 @@ from rich.text import Text
 from toytrans.cli.common import run_as_typed
 from toytrans.cli.explain import print_pairs
 from toytrans.cli.opening import newest
-from toytrans.cli.terminal import output, plain
+from toytrans.cli.terminal import note, output, plain
+from toytrans.config.faults import is_hidden
 from toytrans.doctor.findings import Finding, examine
 from toytrans.doctor.machine import describe
 from toytrans.doctor.record import overview, read_snapshot
@@ -40,8 +40,7 @@ def doctor(
 ) -> None:
     """Diagnose a run, or this machine."""
     if run is None and not machine:
-        with contextlib.suppress(UserError):  # there is none
-            run = newest()
+        run = _newest_if_any()
     if run is None:
         document = facts = describe()
         findings: list[tuple[str, ...]] = [("wrong", problem) for problem in facts["problems"]]
@@ -51,6 +50,8 @@ def doctor(
     else:
         snapshot, nothing = read_snapshot(run, trust_code), "nothing looks wrong"
         symptoms, facts = examine(snapshot), overview(snapshot)
+        if is_hidden(snapshot.settings.fault):
+            note("an exercise: no remedy that changes a key or trains longer mends its fault")
         healthy = all(each.severity != "wrong" for each in symptoms)
         document = {"run": str(run), "healthy": healthy, "looked_at": facts}
         document["symptoms"] = [each._asdict() for each in symptoms]
@@ -62,6 +63,18 @@ def doctor(
         _print(facts, findings, nothing)
     if any(severity == "wrong" for severity, *_ in findings):
         raise typer.Exit(1)
+
+
+def _newest_if_any() -> Path | None:
+    """The newest run; None if there is none, which is noted."""
+    try:
+        return newest()
+    except UserError:
+        note(
+            "no run here to take, so this is about the machine; that of an exercise is taken by "
+            "name only: `toytrans doctor runs/exercise`"
+        )
+        return None
 
 
 def _print(facts: dict[str, Any], findings: list[tuple[str, ...]], nothing: str) -> None:

@@ -10,6 +10,7 @@ Code that a config of the user's names may run from then on. Code that a run dir
 not, because somebody may have sent the run; whoever opens the run is asked for that.
 """
 
+import glob
 import os
 import re
 from collections.abc import Mapping, Sequence
@@ -100,8 +101,7 @@ def read_tree(path: Path) -> Tree:
     name. Raises UserError where there is neither."""
     if not os.path.lexists(path):
         if str(path) not in shipped_names():
-            hint = did_you_mean(path.stem, shipped_names())
-            raise UserError(f"{path}: no such file and no shipped config; {hint}")
+            raise UserError(f"{path}: no such file and no shipped config; {_instead_of(path)}")
         path = SHIPPED / f"{path}.yaml"
     tree = read_yaml(path)
     tree.is_of_a_run = path.name in OF_A_RUN and any(
@@ -111,6 +111,16 @@ def read_tree(path: Path) -> Tree:
     make_code_paths_absolute(tree, path.parent)
     make_file_paths_absolute(tree, Path() if shipped else path.parent)
     return tree
+
+
+def _instead_of(path: Path) -> str:
+    """What may be meant by the path of a config that does not exist: a file of that name one folder
+    deeper, or a shipped config."""
+    deeper = sorted(path.parent.glob(f"*/{glob.escape(path.name)}"))
+    if not deeper:
+        return did_you_mean(path.stem, shipped_names())
+    several = f" or another of {len(deeper)} folders" if len(deeper) > 1 else ""
+    return f"there is one in {deeper[0].parent}{several}; change to it, or name {deeper[0]}"
 
 
 def make_code_paths_absolute(tree: Tree, folder: Path) -> None:

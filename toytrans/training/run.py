@@ -54,6 +54,7 @@ from toytrans.training.folder import (
     CONFIG,
     DATA,
     METRICS,
+    MODEL,
     RESOLVED,
     Record,
     is_being_written,
@@ -137,7 +138,11 @@ class Run:
         if missing := [name for name in (RESOLVED, DATA) if not os.path.isfile(path / name)]:
             what = f"not a run directory (it lacks {' and '.join(missing)})"
             what = what if os.path.exists(path) else "no such run directory"
-            raise UserError(f"{path}: {what}; `toytrans train CONFIG` makes one")
+            if any(path.glob("*.safetensors")):
+                remedy = f"a model that was saved is a folder with {CONFIG} and {MODEL}, so named"
+            else:
+                remedy = "`toytrans train CONFIG` makes one"
+            raise UserError(f"{path}: {what}; {remedy}")
         if any(old.is_dir() for old in (path / CHECKPOINTS).glob("step-*[0-9]")):
             raise UserError(
                 f"{path}: a run of toytrans 0.3, whose checkpoints are folders; train again, or "
