@@ -60,6 +60,7 @@ FINDING = (
     "toytrans doctor runs/exercise",
     "toytrans check runs/exercise",
     "toytrans doctor runs/third",  # it has hardly been trained
+    "toytrans exercise grade class --csv grades.csv --page grades.html",  # two have not answered
 )
 """Commands that find what is wrong with a broken run, and say so by their exit code."""
 

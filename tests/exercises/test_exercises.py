@@ -4,6 +4,7 @@ import csv
 import json
 import re
 import shlex
+import shutil
 from html.parser import HTMLParser
 from pathlib import Path
 
@@ -26,6 +27,7 @@ COMMANDS = (
     "trace runs/exercise --panel heads",
     "inspect-masks runs/exercise --panel all",
     "inspect-masks --config exercise-7/exercise.yaml --json",
+    "inspect-masks --config exercise-7/exercise.yaml --html masks.html",
     "demo decoding runs/exercise",
     f"check runs/exercise {CHECK}",
     f"check --config exercise-7/exercise.yaml {CHECK} --json",
@@ -110,7 +112,9 @@ def test_the_hidden_fault_is_at_work_wherever_the_run_is_loaded(folder: Path, co
     check = ("--only", "labels", "--length", "7")
     assert [command("check", run, *check).code for run in ("hidden", "sound")] == [1, 0]
     # the doctor of an exercise reads the records, and not the name
-    told = command("doctor", "hidden").out
+    told = command("doctor", "hidden")
+    assert "an exercise: no remedy that changes a key or trains longer" in told.err
+    told = told.out
     path = Path("hidden/resolved.yaml")
     path.write_text(re.sub(r"fault: hidden-\w+", "fault: null", path.read_text()))
     assert load_config(path).fault is None and command("doctor", "hidden").out == told
@@ -136,6 +140,17 @@ def test_a_level_draws_all_of_its_faults_about_equally_often(level):
     drawn = [draw(7, level, number) for number in range(1, 1001)]
     assert set(drawn) == set(DRAWN[level])
     assert min(drawn.count(fault) for fault in DRAWN[level]) > 0.7 * 1000 / len(DRAWN[level])
+
+
+def test_the_teacher_chooses_what_is_drawn(command: Command, refused):
+    new = ("exercise", "new", "--class", "12", "--seed", "3", "--out")
+    assert command(*new, "class", "--faults", "no_causal, pad_visible,none").code == 0
+    drawn = {fault_in(path) for path in Path("class").iterdir()}
+    assert drawn == {"no_causal", "pad_visible", "none"}
+    assert "`none`" in Path("class/01/SHEET.md").read_text()
+    said = refused(*new, "other", "--faults", "no_causal,pad_visble")
+    assert "pad_visble: no such fault; did you mean pad_visible?" in said
+    assert not Path("other").exists()
 
 
 def test_every_fault_is_drawn_at_some_level():
@@ -181,6 +196,24 @@ def test_a_sheet_in_korean_has_the_same_commands(command: Command):
         assert lines[0] == lines[1] == lines[2] == lines[3]
 
 
+def test_a_student_in_the_wrong_folder_is_told_the_right_one(
+    small_class: Path, monkeypatch, command: Command, refused
+):
+    monkeypatch.chdir(small_class)
+    said = refused("train", "--config", "exercise.yaml")
+    assert "there is one in 01 or another of 3 folders; change to it, or name 01/exer" in said
+    assert not Path("runs").exists()
+    monkeypatch.chdir("01")
+    done = command("doctor")
+    assert done.code == 0 and "taken by name only: `toytrans doctor runs/exercise`" in done.err
+
+
+def test_a_saved_model_under_another_name_is_answered_with_the_right_names(here: Path, refused):
+    for name in ("config.yaml", "model (1).safetensors"):
+        Path(name).write_text("")
+    assert "is a folder with config.yaml and model.safetensors, so named" in refused("eval", ".")
+
+
 # Alone ---------------------------------------------------------------------------------------
 
 
@@ -198,6 +231,9 @@ def test_alone_an_answer_is_judged_at_once(folder: Path, command: Command, refus
         said = refused("exercise", "answer", typed, "exercise-7")
         assert "no such fault; did you mean no_causal?" in said
     assert "an empty answer: no such fault" in refused("exercise", "answer", " ", "exercise-7")
+    said = refused("exercise", "answer", "none", "exercise-7")
+    assert "something is broken in this exercise" in said
+    assert "for a class" in refused("exercise", "answer", right, "exercise-7", "--because", "x")
 
 
 def test_nothing_broken_is_an_answer_too(command: Command):
@@ -221,6 +257,7 @@ def test_what_is_no_exercise_is_refused(folder: Path, refused):
     assert "no exercise here" in refused("exercise", "answer", "no_norm")
     Path("empty").mkdir()
     assert "no exercises in it" in refused("exercise", "grade", "empty")
+    assert "no such folder" in refused("exercise", "grade", "nowhere", "--class", "exercise-7")
     assert "exists already; remove it" in refused("exercise", "new", "--seed", "7")
     about = folder / "exercise.json"
     said = about.read_text()
@@ -244,7 +281,8 @@ def test_in_a_class_the_last_answer_is_written_down_and_not_judged(
         assert told.code == 0
         assert told.out == f"written down: {name}; it is judged when the class is graded\n"
         assert json.loads(Path("class/01/answer.json").read_text())["answer"] == name
-    assert "0 right, 1 wrong, 2 not answered" in command("exercise", "grade", "class").out
+    done = command("exercise", "grade", "class")
+    assert done.code == 1 and "3 students: 0 right, 1 wrong, 2 not answered" in done.out
 
 
 def test_a_class_is_graded(monkeypatch, command: Command):
@@ -269,10 +307,11 @@ def test_a_class_is_graded(monkeypatch, command: Command):
     Path("class/13/inner").mkdir(parents=True)
 
     done = command("exercise", "grade", "class", "--csv", "grades.csv", "--page", "grades.html")
-    assert done.code == 0
-    assert done.out.endswith("\n6 right, 1 wrong, 3 not answered\n")
-    assert done.err == "not graded, no exercise found in them: 07, 12.zip, 13\n"
-    rows = list(csv.reader(Path("grades.csv").read_text().splitlines()))
+    assert done.code == 1, "some have not answered"
+    assert done.out.endswith("\n10 students: 6 right, 1 wrong, 3 not answered\n")
+    assert "class in them: 07/answer.json, 12.zip, 13\n" in done.err
+    assert Path("grades.csv").read_bytes().startswith(b"\xef\xbb\xbf"), "Excel asks for it"
+    rows = list(csv.reader(Path("grades.csv").read_text("utf-8-sig").splitlines()))
     marks = {row[0]: dict(zip(rows[0], row, strict=True)) for row in rows[1:]}
     right = [name for name, row in marks.items() if row["right"] == "yes"]
     assert right == ["02", "08", "09", "10", "'=Ann, B", "Lee/11"]
@@ -284,11 +323,67 @@ def test_a_class_is_graded(monkeypatch, command: Command):
         "05": "class/05/exercise.json: not an exercise, or changed; take the one handed out",
         "06": "class/06/answer.json: not an answer; ask for it again",
     }
-    assert {name: row["note"] for name, row in marks.items() if row["note"]} == notes
+    noted = {name: row["note"] for name, row in marks.items() if row["note"]}
+    assert noted == notes | {"04": "no answer"}
     assert all(f"\n{name}: {note}\n" in done.out for name, note in notes.items())
     assert cells_of(Path("grades.html").read_text()) == [
         [cell.removeprefix("'") for cell in row] for row in rows
     ]
+
+
+def test_grades_are_by_the_class_that_was_handed_out(command: Command):
+    """Nothing that a student changes, copies, loses or sends twice changes another one's row."""
+    new = ("exercise", "new", "--class", "8", "--seed", "7", "--level", "2", "--out", "class")
+    told = command(*new)
+    assert "toytrans exercise grade COLLECTED --class class" in told.out
+    right = {n: fault_in(f"class/{n}") for n in ("01", "02", "03", "04", "05", "07")}
+    for name, fault in right.items():
+        shutil.copytree(f"class/{name}", f"hand/{name}")
+        proof = ("--because", "row 1 sees <pad>") if name == "05" else ()
+        assert command("exercise", "answer", fault, f"hand/{name}", *proof).code == 0
+    # 01 gives a wrong answer, and an exercise.json that makes it right
+    forged = other_than(right["01"])
+    about = Path("hand/01/exercise.json")
+    about.write_text(about.read_text().replace(hide(right["01"]), hide(forged)))
+    assert command("exercise", "answer", forged, "hand/01").code == 0
+    # 02 hands in the files of 03, in a folder of 02
+    shutil.copytree("hand/03", "up/x_02/02")
+    shutil.copytree("hand/03", "up/x_03/03")
+    shutil.copytree("hand/01", "up/01")
+    # 04 has lost exercise.json, the folder of 05 has a name, and only a file of 07 came, twice
+    Path("up/deep/er").mkdir(parents=True)
+    shutil.copy("hand/04/answer.json", "up/deep/er")
+    Path("class/05").rename("class/05 Müller, Ada")
+    shutil.copytree("hand/05", "up/upload/some name")
+    shutil.copy("hand/07/answer.json", "up/answer (1).json")
+    shutil.copy("hand/07/answer.json", "up/answer-2.json")
+    Path("up/readme.docx").write_text("")
+
+    done = command("exercise", "grade", "up", "--class", "class", "--csv", "grades.csv")
+    assert done.code == 1 and "8 students: 4 right, 2 wrong, 2 not answered" in done.out
+    assert done.err.endswith("class in them: readme.docx\n")
+    rows = csv.DictReader(Path("grades.csv").read_text("utf-8-sig").splitlines())
+    rows = {row["student"]: row for row in rows}
+    assert list(rows) == ["01", "02", "03", "04", "05 Müller, Ada", "06", "07", "08"]
+    judged = {name[:2]: row["right"] for name, row in rows.items()}
+    assert judged == dict(zip(judged, ["no", "no", *["yes"] * 3, "", "yes", ""], strict=True))
+    assert rows["01"]["fault"] == right["01"] != rows["01"]["answer"]
+    assert rows["01"]["note"] == "exercise.json is not the one that was handed out"
+    assert rows["02"]["note"].startswith("the answer is that of student 03, seed 7; exercise.json")
+    assert rows["05 Müller, Ada"]["because"] == "row 1 sees <pad>"
+    assert rows["07"]["note"].startswith("handed in 2 times (answer (1).json, answer-2.json); the")
+    assert {rows[name]["note"] for name in ("06", "08")} == {"no answer"}
+    assert not any(rows[name]["note"] for name in ("03", "04", "05 Müller, Ada"))
+
+
+def test_the_last_of_two_answers_counts_wherever_it_lies(small_class: Path, command: Command):
+    right = fault_in("class/01")
+    for folder, answer in (("z", other_than(right)), ("a", right)):
+        shutil.copytree("class/01", f"up/{folder}/01")
+        command("exercise", "answer", answer, f"up/{folder}/01")
+    early = Path("up/z/01/answer.json")
+    early.write_text(re.sub(r'"time": "\d+', '"time": "2001', early.read_text()))
+    assert "1 right, 0 wrong, 2 not" in command("exercise", "grade", "up", "--class", "class").out
 
 
 class Cells(HTMLParser):
@@ -354,7 +449,7 @@ def test_results_of_a_live_page_become_a_table(command: Command, refused) -> Non
     )
     done = command("exercise", "grade", "results.txt", "--csv", "r.csv", "--page", "r.html")
     assert done.code == 0 and "line 5 is no result: what?" in done.out
-    rows = list(csv.DictReader(Path("r.csv").read_text().splitlines()))
+    rows = list(csv.DictReader(Path("r.csv").read_text("utf-8-sig").splitlines()))
     assert [row["student"] for row in rows] == ["", "Ada"]
     assert [row["steps"] for row in rows] == ["620", "9"]
     assert {row["without"] for row in rows} == {"the causal mask"}

@@ -4,19 +4,18 @@ An exercise is a folder. A seed draws its fault, which is written down with its 
 
     exercise.yaml    the config that the student trains
     SHEET.md         what to do
-    exercise.json    what answers are judged by
+    exercise.json    whose exercise it is, and its fault
     answer.json      in a class: the student's answer
 
 Who works alone is told at once whether an answer is right. In a class every student has a folder
-with a fault of their own, and answers are written down until `grade` reads them all.
+with a fault of their own, and answers are written down until `grading` judges them all.
 """
 
 import random
 import time
-from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Literal, NamedTuple
+from typing import Literal
 
 from pydantic import BaseModel, ConfigDict
 
@@ -61,13 +60,19 @@ COMMANDS: dict[Level, tuple[str, ...]] = {
 
 
 class Exercise(BaseModel):
-    """What exercise.json holds. The fault is hidden, as in the config."""
+    """What exercise.json holds. The fault is hidden, as in the config.
+
+    student: the number in the class, such as 07; None for one who works alone
+    may_be_sound: whether the fault was drawn from some of which one is none at all
+    """
 
     model_config = ConfigDict(extra="forbid", strict=True, frozen=True)
 
+    seed: int
     level: Level
+    student: str | None
+    may_be_sound: bool
     fault: str
-    in_class: bool
 
     @property
     def answer(self) -> str:
@@ -78,25 +83,52 @@ class Exercise(BaseModel):
 # Writing exercises ---------------------------------------------------------------------------
 
 
-def draw(seed: int, level: Level, number: int = 1) -> str | None:
+def faults_named(text: str) -> tuple[str | None, ...]:
+    """The faults in a list with commas, of which `none` is one. Raises UserError for a name that is
+    none of them."""
+    names = [name.strip() for name in text.split(",")]
+    for name in names:
+        check_name(name)
+    return tuple(None if name == NONE else name for name in names)
+
+
+def draw(
+    seed: int, level: Level, number: int = 1, faults: Sequence[str | None] | None = None
+) -> str | None:
     """The fault of a seed's exercise, or of that with a number in a class; None if nothing is
-    broken in it. The same seed, level and number always give the same one."""
-    return random.Random(f"{seed} {level} {number}").choice(DRAWN[level])
+    broken in it. The same arguments always give the same one.
+
+    faults: what is drawn from; None: what the level draws from
+    """
+    return random.Random(f"{seed} {level} {number}").choice(faults or DRAWN[level])
 
 
-def write_exercise(folder: Path, seed: int, level: Level, language: Language) -> None:
+def write_exercise(
+    folder: Path,
+    seed: int,
+    level: Level,
+    language: Language,
+    faults: Sequence[str | None] | None = None,
+) -> None:
     """Write an exercise for one who works alone into a new folder.
 
     Raises UserError if the folder exists or cannot be written.
     """
-    exercise = Exercise(level=level, fault=hide(draw(seed, level)), in_class=False)
+    exercise = _drawn(seed, level, None, faults)
     with disk_errors(folder, "the exercise"):
         folder.parent.mkdir(parents=True, exist_ok=True)
         with drafted(folder) as draft:
-            _write(exercise, draft, seed, language)
+            _write(exercise, draft, language)
 
 
-def write_class(folder: Path, students: int, seed: int, level: Level, language: Language) -> None:
+def write_class(
+    folder: Path,
+    students: int,
+    seed: int,
+    level: Level,
+    language: Language,
+    faults: Sequence[str | None] | None = None,
+) -> None:
     """Write an exercise for each student of a class into a new folder, in folders 01, 02 and so on.
 
     Raises UserError if the folder exists or cannot be written.
@@ -106,16 +138,28 @@ def write_class(folder: Path, students: int, seed: int, level: Level, language: 
         folder.parent.mkdir(parents=True, exist_ok=True)
         with drafted(folder) as draft:
             for number in range(1, students + 1):
-                fault = hide(draw(seed, level, number))
-                exercise = Exercise(level=level, fault=fault, in_class=True)
-                _write(exercise, draft / f"{number:0{digits}}", seed, language)
+                exercise = _drawn(seed, level, f"{number:0{digits}}", faults)
+                _write(exercise, draft / f"{number:0{digits}}", language)
 
 
-def _write(exercise: Exercise, folder: Path, seed: int, language: Language) -> None:
+def _drawn(
+    seed: int, level: Level, student: str | None, faults: Sequence[str | None] | None
+) -> Exercise:
+    fault = draw(seed, level, int(student or 1), faults)
+    return Exercise(
+        seed=seed,
+        level=level,
+        student=student,
+        may_be_sound=None in (faults or DRAWN[level]),
+        fault=hide(fault),
+    )
+
+
+def _write(exercise: Exercise, folder: Path, language: Language) -> None:
     folder.mkdir(parents=True)
     textbook = read_yaml(SHIPPED / "textbook.yaml").values
     about = "# Reverse sequences with the textbook model. The name of the fault is hidden.\n"
-    config = about + write_yaml({"seed": seed, "fault": exercise.fault, **textbook})
+    config = about + write_yaml({"seed": exercise.seed, "fault": exercise.fault, **textbook})
     write_file(folder / CONFIG, config.encode())
     write_file(folder / SHEET, sheet(exercise, language).encode())
     write_json(folder / ABOUT, exercise.model_dump())
@@ -124,14 +168,13 @@ def _write(exercise: Exercise, folder: Path, seed: int, language: Language) -> N
 def sheet(exercise: Exercise, language: Language) -> str:
     """The student's sheet, as Markdown. Its text is in sheet.LANGUAGE.yaml."""
     text = read_yaml(Path(__file__).parent / f"sheet.{language}.yaml").values
-    may_be_sound = None in DRAWN[exercise.level]
     written: str = text["sheet"].format(
         level=exercise.level,
         **text["levels"][f"level_{exercise.level}"],
         commands="\n".join(f"   toytrans {line}" for line in COMMANDS[exercise.level]),
-        or_none=text["or_none"] if may_be_sound else "",
-        or_why=text["or_why"] if may_be_sound else "",
-        how_judged=text["in_class" if exercise.in_class else "alone"],
+        or_none=text["or_none"] if exercise.may_be_sound else "",
+        or_why=text["or_why"] if exercise.may_be_sound else "",
+        **text["alone" if exercise.student is None else "in_class"],
     )
     return written
 
@@ -140,11 +183,19 @@ def sheet(exercise: Exercise, language: Language) -> str:
 
 
 class Answer(BaseModel):
-    """What answer.json holds. time: when the answer was given, on the student's clock."""
+    """What answer.json holds.
+
+    seed, student: those of the exercise that is answered, so that a copy is known for one
+    because: the proof, in the student's words
+    time: when the answer was given, on the student's clock
+    """
 
     model_config = ConfigDict(extra="forbid", strict=True, frozen=True)
 
+    seed: int
+    student: str
     answer: str
+    because: str
     time: str
 
 
@@ -168,20 +219,28 @@ def check_name(answer: str) -> None:
         )
 
 
-def write_answer(folder: Path, answer: str) -> None:
-    """Write down a student's answer; it takes the place of an earlier one.
+def check_answer(exercise: Exercise, answer: str) -> None:
+    """Raise UserError if no exercise of this kind can have this answer."""
+    check_name(answer)
+    if answer == NONE and not exercise.may_be_sound:
+        raise UserError("none: something is broken in this exercise; answer with a fault's name")
+
+
+def write_answer(folder: Path, exercise: Exercise, answer: str, because: str) -> None:
+    """Write down the answer of a student of a class; it takes the place of an earlier one.
 
     Raises UserError if the file cannot be written.
     """
-    given = Answer(answer=answer, time=time.strftime("%Y-%m-%d %H:%M:%S"))
+    assert exercise.student is not None, "who works alone is told at once"
+    given = Answer(
+        seed=exercise.seed,
+        student=exercise.student,
+        answer=answer,
+        because=because,
+        time=time.strftime("%Y-%m-%d %H:%M:%S"),
+    )
     with disk_errors(folder, ANSWER):
         write_json(folder / ANSWER, given.model_dump())
-
-
-def read_answer(folder: Path) -> Answer | None:
-    """The answer in a student's folder; None if there is none. Raises UserError if it cannot be
-    read."""
-    return read_json(folder / ANSWER, Answer, "not an answer; ask for it again", most_bytes=2**16)
 
 
 def where_to_look(exercise: Exercise) -> str:
@@ -190,74 +249,3 @@ def where_to_look(exercise: Exercise) -> str:
     if fault is None:
         return "train the sound model too, and read every line of `toytrans check --all` of both"
     return f"read what `toytrans check` says of {', '.join(CARDS[fault].checks)}"
-
-
-# Grading -------------------------------------------------------------------------------------
-
-
-class Mark(NamedTuple):
-    """A row of the grades.
-
-    right: yes or no; empty if nothing was answered. note: which file could not be read, and why.
-    """
-
-    student: str
-    level: int | str = ""
-    answer: str = ""
-    right: str = ""
-    fault: str = ""
-    time: str = ""
-    note: str = ""
-
-
-def grade(folder: Path) -> list[Mark]:
-    """A mark for each exercise in a folder and in the folders below it, by their paths.
-
-    Raises UserError if there is no exercise.
-    """
-    places = _exercises_in(folder)
-    if not places:
-        raise UserError(f"{folder}: no exercises in it; name the folder that `--class` made")
-    return [_mark(place, _student(place, folder)) for place in places]
-
-
-def folders_without(folder: Path) -> list[str]:
-    """What lies in the folder of a class and holds no exercise, such as an archive that was not
-    unpacked."""
-    places = _exercises_in(folder)
-    if folder in places:
-        return []
-    graded = {place.relative_to(folder).parts[0] for place in places}
-    return sorted({entry.name for entry in folder.glob("[!.]*")} - graded)
-
-
-def _exercises_in(folder: Path) -> list[Path]:
-    return sorted(path.parent for path in folder.rglob(ABOUT))
-
-
-def _student(place: Path, folder: Path) -> str:
-    """The student's name: the path below the folder of the class, or the name of a single
-    exercise."""
-    return folder.resolve().name if place == folder else place.relative_to(folder).as_posix()
-
-
-def _mark(place: Path, student: str) -> Mark:
-    try:
-        exercise = read_exercise(place)
-    except UserError as error:
-        return Mark(student, note=str(error))
-    unanswered = Mark(student, exercise.level, fault=exercise.answer)
-    try:
-        given = read_answer(place)
-    except UserError as error:
-        return unanswered._replace(note=str(error))
-    if given is None:
-        return unanswered
-    right = "yes" if given.answer == exercise.answer else "no"
-    return unanswered._replace(answer=given.answer, right=right, time=given.time)
-
-
-def summary(marks: Sequence[Mark]) -> str:
-    """How many answers are right, how many are wrong, and how many are missing."""
-    counts = Counter(mark.right for mark in marks)
-    return f"{counts['yes']} right, {counts['no']} wrong, {counts['']} not answered"

@@ -78,6 +78,13 @@ def new(
     level: Annotated[
         int, typer.Option(min=1, max=3, help="1: the table shows it. 3: hardly seen, or none.")
     ] = 1,
+    faults: Annotated[
+        str | None,
+        typer.Option(
+            metavar="FAULTS",
+            help="What to draw from: names with commas, and none. Default: those of the level.",
+        ),
+    ] = None,
     students: Annotated[
         int | None,
         typer.Option("--class", min=1, max=MOST_STUDENTS, help="One for each of so many students."),
@@ -93,12 +100,17 @@ def new(
     """Write an exercise, or one for each student of a class, into a new folder.
 
     Nothing in it names the fault openly. The same seed gives the same exercises.
+    The level also decides where SHEET.md tells students to look.
     """
 
 
 def answer(
     name: Annotated[str, typer.Argument(metavar="FAULT", help="The fault's name, or none.")],
     folder: Annotated[Path, typer.Argument(metavar="DIR", help="The exercise's folder.")] = Path(),
+    because: Annotated[
+        str,
+        typer.Option(metavar="TEXT", help="In a class: the proof, in your own words."),
+    ] = "",
 ) -> None:
     """Answer with the name of a fault. If you work alone, you are told at once if it is right.
 
@@ -109,8 +121,18 @@ def answer(
 
 def grade(
     folder: Annotated[
-        Path, typer.Argument(metavar="DIR", help="The folder of a class, or a file of results.")
+        Path,
+        typer.Argument(metavar="DIR", help="Answers that came back, or a file of results."),
     ] = Path(),
+    class_folder: Annotated[
+        Path | None,
+        typer.Option(
+            "--class",
+            metavar="DIR",
+            help="The class as it was handed out, whose students and faults count. "
+            "Default: the same DIR.",
+        ),
+    ] = None,
     csv: Annotated[
         Path | None,
         typer.Option(metavar="FILE", help="Write a new CSV file."),
@@ -121,6 +143,8 @@ def grade(
     ] = None,
 ) -> None:
     """Judge the answers of a class, and tell the faults. A single exercise is told too.
+
+    Each student of the class gets one row. The exit code is 1 if an answer is missing.
 
     A file of results, which students copy from the live page in which a model
     learns, one a line, becomes a table. A name may stand before a line, Ada: say.
