@@ -34,8 +34,8 @@ def assert_sound(model: Any, **given: Any) -> Report:
     """The report of `toytrans.check(model, **given)`, where every check that applies passes.
 
     Raises CheckFailed, an AssertionError with the text of the report, where one fails that was not
-    expected to, or where pads, the future, a given loss or one that `only` names could not be
-    judged: its message says what to give.
+    expected to, or where pads, the future, a given loss or generate, or one that `only` names could
+    not be judged: its message says what to give.
     """
     __tracebackhide__ = True  # of pytest: its failures show the caller's line
     report = check(model, **given)

@@ -2,10 +2,12 @@
 
 import pytest
 import torch
+import transformers as hf
 from conftest import VOCABULARY, config_of
 from torch import nn
-from zoo import END, START, SYMBOLS, Translator
+from zoo import END, PAD, START, SYMBOLS, Translator
 from zoo.faulty_models import _in_steps
+from zoo.signatures import Named
 
 import toytrans
 from toytrans.checks.adapters.toytrans import of_model
@@ -59,8 +61,10 @@ def test_constant_ids_prove_nothing():
     with torch.no_grad():
         model.head.bias[START] = 20.0
     constant = lambda src: torch.full((len(src), 6), START)  # noqa: E731
-    found = steps(model, constant, **GIVEN)
-    assert found.verdict == "cannot judge"
+    report = toytrans.check(model, generate=constant, **GIVEN, effort="quick", only="future,steps")
+    found = report["steps"]
+    assert report.verdict == "cannot judge" and report.decisive is found
+    assert found.cause.code == "steps.same_whatever_weights"
     codes = {name: part.cause.code for name, part in found.parts.items() if part.cause}
     assert codes == {
         "ids": "steps.hardly_vary",
@@ -218,3 +222,24 @@ def test_the_rows_of_a_state_take_their_past_along(monkeypatch, state, cause):
     found = steps(model)
     assert (found.cause and found.cause.code) == cause
     assert found.parts["one by one"].verdict == "PASS", "greedy decoding does not show it"
+
+
+def test_a_model_of_transformers_whose_forward_takes_no_encoder_outputs_needs_generate():
+    class Config(hf.PreTrainedConfig):
+        model_type = "of_its_own"
+
+    class Own(hf.PreTrainedModel):
+        config_class = Config
+
+        def __init__(self, config):
+            super().__init__(config)
+            self.inner = Named()
+
+        def forward(self, input_ids=None, attention_mask=None, decoder_input_ids=None, **more):
+            return self.inner(input_ids, attention_mask, decoder_input_ids)
+
+    ids = {"pad_token_id": PAD, "decoder_start_token_id": START, "eos_token_id": END}
+    model = Own(Config(**ids, vocab_size=SYMBOLS, is_encoder_decoder=True))
+    found = steps(model)
+    assert found.verdict == "not asked" and found.give == ("generate",)
+    assert "encoder_outputs" in found.message

@@ -126,8 +126,8 @@ class Report:
     @property
     def decisive(self) -> Result | None:
         """What alone keeps a report without failures from PASS: a check that could not be judged,
-        is essential or of a loss that was given, and was not expected to; where no check passes,
-        any."""
+        is essential or of a loss or a generate that was given, and was not expected to; where no
+        check passes, any."""
         unsure = [result for result in self.of("cannot judge") if not result.expected]
         counted = [result for result in unsure if result.check.essential or result.give]
         judged = self.of("PASS") or self.expected

@@ -12,7 +12,7 @@ from toytrans.checks.beam_scores import Hypotheses
 from toytrans.checks.facts import Facts, Kind
 from toytrans.checks.ids import IGNORED, Symbols, filled_up
 from toytrans.checks.model import Adapter, NoAnswer, arguments, logits_of
-from toytrans.checks.outcome import Judged, does_not_apply
+from toytrans.checks.outcome import Judged, does_not_apply, not_asked
 from toytrans.errors import UserError
 
 LIMITS = (
@@ -173,7 +173,11 @@ class HuggingFace(Adapter):
             return super().step(src, tgt_in)
         model: Any = self.call
         kept, steps, has_source = None, [], self.facts.has_source
-        takes_cache = "cache" in (argument.name for argument in arguments(model))
+        names = {argument.name for argument in arguments(model)}
+        if has_source and "encoder_outputs" not in names:
+            why = "forward names no encoder_outputs, by which it would decode step by step"
+            raise Judged(not_asked(why, "generate"))
+        takes_cache = "cache" in names
         name = "cache" if takes_cache else "past_key_values"  # as older versions say
         named: dict[str, Any] = {"use_cache": True, "return_dict": True}
         with warnings.catch_warnings():

@@ -169,7 +169,7 @@ def judged_ids(asked: Asked, ids: Ids, made: Tensor, lively: str = "") -> Outcom
     decoded, near = decoded_beside_pass(asked, ids.src, whole, first)
     if decoded.by <= near:
         if not varies(decoded.ids, decoded.live, asked.facts.has_source):
-            return unsure(HARDLY_VARY, lively=lively)
+            return unsure(HARDLY_VARY, give=("generate",), lively=lively)
         count = int(decoded.live.sum())
         said = f"{lively}{count} ids decoded are the best of the parallel pass"
         return measured(decoded.by, near, said)
@@ -228,6 +228,7 @@ SAME_WHATEVER_WEIGHTS = STEPS.doubt(
     when="generate gives the same ids where the model has other weights, and they hardly vary",
     words="generate gives the same ids whatever weights the model has",
     remedy="does it run the model that is given?",
+    counts=True,
 )
 OTHER_WEIGHTS_NOT_SEEN = STEPS.doubt(
     "other_weights_not_seen",
@@ -279,4 +280,6 @@ def _unmoved(asked: Asked, ids: Tensor) -> Outcome:
     whole, first = with_start(asked, ids)
     live = torch.ones_like(whole[:, first:], dtype=torch.bool)
     does_vary = varies(whole[:, first:], live, asked.facts.has_source)
-    return unsure(OTHER_WEIGHTS_NOT_SEEN if does_vary else SAME_WHATEVER_WEIGHTS)
+    if does_vary:
+        return unsure(OTHER_WEIGHTS_NOT_SEEN)
+    return unsure(SAME_WHATEVER_WEIGHTS, give=("generate",))
