@@ -7,7 +7,7 @@ from torch.nn import functional as F
 
 from . import Translator, entry
 from .kinds import Attending
-from .parts import WIDTH, Attention, Layer, real, split_heads
+from .parts import HEADS, WIDTH, Attention, Layer, merge_heads, real, split_heads
 
 DECODER = {"kind": "decoder", "eos_id": None}
 
@@ -54,6 +54,24 @@ class batch_norm_over_real_places(Translator):
     def embed_source(self, src):
         x, keep = self.source(src), real(src)
         return x.masked_scatter(keep[..., None], self.batch_norm(x[keep]))
+
+
+@sound("weights")
+class distances_that_are_not_met(Translator):
+    """Each query makes a bias for each of 80 distances, most of which no short sequence has."""
+
+    class attention(Attention):
+        def __init__(self):
+            super().__init__()
+            self.biases = nn.Linear(WIDTH, 80 * HEADS)
+
+        def forward(self, x, memory, mask):
+            q, k = split_heads(self.q_proj(x)), split_heads(self.k_proj(memory))
+            far = (torch.arange(x.shape[1])[:, None] - torch.arange(memory.shape[1])).abs()
+            far = far.clamp(max=79).expand(len(x), HEADS, -1, -1)
+            biases = self.biases(x).unflatten(-1, (80, HEADS)).permute(0, 3, 1, 2)  # (B, H, T, 80)
+            weights = self.weights(self.scores(q, k) + biases.gather(-1, far), mask)
+            return self.out_proj(merge_heads(weights @ split_heads(self.v_proj(memory))))
 
 
 @sound("weights", doubts="weights.shared")

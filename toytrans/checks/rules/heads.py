@@ -1,6 +1,6 @@
 """Weights, head by head: the part of each projection that belongs to a head moves some output."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 
 from torch import Tensor, nn
@@ -54,7 +54,7 @@ def every_head(asked: Asked) -> Outcome:
         return does_not_apply("no attention is seen that has several heads")
     if dead:
         alive = alive_with_other_weights(asked, [*gradients], dead)
-        dead = [block for block in dead if block not in alive]
+        dead = _heads_of(block for block in dead if block not in alive)
     if not dead:
         return passes("outputs depend on each head of each projection")
     (axis, first, width), name = dead[0].block or (0, 0, 0), dead[0].name
@@ -65,6 +65,18 @@ def every_head(asked: Asked) -> Outcome:
         "width": width,
     }
     return fails(HEAD_UNUSED, name=name.removesuffix(".weight"), **told)
+
+
+def _heads_of(blocks: Iterable[Matrix]) -> list[Matrix]:
+    """Those blocks that belong to a head: no output then depends on the same block of another
+    projection beside it. One alone may be of something else, as distances that are not met."""
+    places: dict[tuple[str, int], list[Matrix]] = {}
+    for block in blocks:
+        assert block.block is not None
+        _, first, width = block.block
+        beside = block.owner if block.third is not None else block.owner.rpartition(".")[0]
+        places.setdefault((beside, first // width), []).append(block)
+    return [block for group in places.values() if len(group) > 1 for block in group]
 
 
 def _projections(module: nn.Module) -> Iterator[Tensor]:
