@@ -75,7 +75,7 @@ SPECIAL: dict[str, dict[str, Any]] = {
     "dots3_note_text": {"num_key_value_heads": 4},
     "dory": {"num_hidden_layers": 4, "n_input_layers": 1, "n_output_layers": 1},
     "inkling2_loop_text": {"num_hidden_layers": 4, "unpadded_vocab_size": 64}
-    | {"loop_layer_index_start": 1, "loop_layer_index_end": 3},
+    | {"n_layers_per_attn_res_block": 1, "loop_layer_index_start": 1, "loop_layer_index_end": 3},
     "zaya": {"num_experts_per_tok": 1},
     "xmod": {"languages": ["en_XX"], "default_language": "en_XX"},
     "recurrent_gemma": {"num_hidden_layers": 3},
