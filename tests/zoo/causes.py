@@ -234,3 +234,31 @@ class a_transform_between_halves(_Between):
 
     def __init__(self):
         super().__init__(nn.Sequential(nn.Linear(WIDTH, 16), nn.ReLU(), nn.Linear(16, WIDTH)))
+
+
+# Keys of both sides, and choices among all rows ------------------------------------------------
+
+
+@faulty("pads", cause="pads.seen_behind_source", is_quick=True)
+class keys_of_both_sides_at_once(Translator):
+    """The decoder attends to source and target in one softmax, and sees the pads between them."""
+
+    class layer(Layer):
+        def forward(self, x, mask, memory=None, cross_mask=None):
+            if memory is None:
+                return super().forward(x, mask)
+            open_source = torch.ones(x.shape[1], memory.shape[1], dtype=torch.bool)
+            seen = torch.cat((open_source, triangle(x.shape[1])), 1)
+            both = lambda h: self.self_attn(h, torch.cat((memory, h), 1), seen)  # noqa: E731
+            x = self.branch(x, self.self_attn_norm, both)
+            return self.branch(x, self.fc_norm, self.feed_forward)
+
+
+@faulty("rows", "layer.feed_forward", cause="rows.choice", is_quick=True)
+def a_capacity_for_all_rows(self, x):
+    """Half of all tokens of a batch pass through, those whose sum is largest."""
+    flat = x.flatten(0, 1)
+    best = flat.sum(-1).topk(len(flat) // 2).indices
+    return (
+        torch.zeros_like(flat).index_copy(0, best, Layer.feed_forward(self, flat[best])).view_as(x)
+    )

@@ -110,12 +110,19 @@ def beginning_of(
     if not path:
         return None
     first = path[-1]
+    if SHIFT.fullmatch(old[first].name) and {*softmaxes_among(old)} & {*path[:-1]}:
+        return None  # what differs is on the way, in attention of which no axis counts places
     softmax, twin = softmax_beside(old, first), twins[first]
     weights = _weights(old, new, softmax, twins, sizes, place)
     closed_in = _closed_in(model.module, old, new, twins, sizes, place) if weights else {}
     if twin is not None and _are_others_changed(old[first], new[twin]):
         kind: Kind = "state"
-    elif softmax is not None and (weights or first == softmax or old[softmax].name == "exp"):
+    elif softmax is not None and (
+        weights
+        or first == softmax
+        or old[softmax].name == "exp"
+        or (softmax < first and PRODUCT.fullmatch(old[first].name))  # weights times values
+    ):
         is_closed = bool(weights) and not weights["closed_weight"] and not weights["is_short"]
         kind = "length" if is_closed else "attention"
     else:

@@ -1,5 +1,6 @@
 """Rows: a pair gives the same alone and in any batch, and so it does beside an empty one."""
 
+import contextlib
 import math
 import re
 from collections.abc import Iterator, Mapping
@@ -11,7 +12,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from toytrans.checks.asked import Asked
-from toytrans.checks.beginning import NORM, POOLING
+from toytrans.checks.beginning import CHOICE, NORM, POOLING
 from toytrans.checks.changes import Change
 from toytrans.checks.ids import Ids, wider
 from toytrans.checks.model import RAISED, NoAnswer
@@ -57,6 +58,11 @@ def is_softmax_over_rows(evidence: Evidence) -> bool:
     return evidence["mixes_in"] == "softmax"
 
 
+def is_choice_among_rows(evidence: Evidence) -> bool:
+    """Whether rows first mix where some tokens are chosen among those of all rows."""
+    return evidence["mixes_in"] == "choice"
+
+
 def is_statistic_of_rows(evidence: Evidence) -> bool:
     """Whether rows first mix in a sum, a mean or another statistic."""
     return evidence["mixes_in"] == "statistic"
@@ -85,6 +91,14 @@ SOFTMAX_OVER_ROWS = ROWS.cause(
     f"{SEES_ROWS}",
     remedy="is it softmax(-1)?",
     fits=is_softmax_over_rows,
+)
+CHOICE_AMONG_ROWS = ROWS.cause(
+    "choice",
+    when="rows first mix where tokens are sorted or chosen, as for experts",
+    words=f"{{where}}tokens are chosen among those of all rows, as for experts with a capacity, so "
+    f"{SEES_ROWS}",
+    remedy="choose for each token by itself, and drop none because of what other rows hold",
+    fits=is_choice_among_rows,
 )
 STATISTIC = ROWS.cause(
     "statistic",
@@ -143,7 +157,7 @@ def without_pads(asked: Asked) -> Iterator[Change]:
         others = Ids(*(_others(asked, part).where(~is_kept, part) for part in ids[:2]))
         kept = numbers.masked_fill(~is_kept, -1)
         evidence = partial(_where_rows_mix, asked, ids, others, first)
-        causes = (BATCH_NORM, LENGTH_FIRST, SOFTMAX_OVER_ROWS, STATISTIC, MIXED)
+        causes = (BATCH_NORM, LENGTH_FIRST, SOFTMAX_OVER_ROWS, CHOICE_AMONG_ROWS, STATISTIC, MIXED)
         yield Change("other pairs beside", others, kept, causes, evidence, before=ids)
     if asked.is_short:
         turned = Ids(ids.src.flip(0), ids.tgt_in.flip(0))
@@ -167,9 +181,21 @@ def _where_rows_mix(asked: Asked, ids: Ids, others: Ids, first: int, _: Tensor) 
     old, new = kept
     differ = (n for n in old if n in new and not torch.allclose(old[n], new[n], equal_nan=True))
     name = next(differ, "")
+    parts = dict(module.named_modules())
+    parent = name.rpartition(".")[0]
+    mixes_in = _what_mixes(asked, ids, parts[name])
+    if not mixes_in and _chooses(asked, ids, parts[parent]):
+        name, mixes_in = parent, "choice"
     where = re.sub(r"^model(\.|$)", "", name) + ": " if name else ""
-    part = dict(module.named_modules())[name]
-    return {"where": where, "mixes_in": _what_mixes(asked, ids, part)}
+    return {"where": where, "mixes_in": mixes_in}
+
+
+def _chooses(asked: Asked, ids: Ids, part: nn.Module) -> bool:
+    """Whether a module itself sorts or chooses tokens, and none of its parts."""
+    with contextlib.suppress(*RAISED):  # a foreign model under a dispatch mode
+        own = [each for each in recorded(asked.model, ids) if each.modules[-1:] == (part,)]
+        return any(CHOICE.fullmatch(step.name) or step.name == "nonzero" for step in own)
+    return False
 
 
 def _what_mixes(asked: Asked, ids: Ids, part: nn.Module) -> str:
@@ -188,6 +214,8 @@ def _what_mixes(asked: Asked, ids: Ids, part: nn.Module) -> str:
         axes = [axis for axis in range(weights.dim() - 1) if weights.shape[axis] in rows]
         if any(torch.allclose(s := weights.sum(axis), torch.ones_like(s)) for axis in axes):
             return "softmax"
+    if any(CHOICE.fullmatch(step.name) or step.name == "nonzero" for step in steps):
+        return "choice"
     is_statistic = any(POOLING.fullmatch(step.name) or NORM.fullmatch(step.name) for step in steps)
     return "statistic" if is_statistic and not softmaxes else ""
 
@@ -197,8 +225,12 @@ def _by_rows(outputs: Mapping[str, Any], count: int) -> dict[str, Tensor]:
     found: dict[str, Tensor] = {}
     for name, output in outputs.items():
         first = output[0] if isinstance(output, tuple | list) and output else output
-        if isinstance(first, Tensor) and count in first.shape[:2]:
-            found[name] = first if len(first) == count else first.transpose(0, 1)
+        if not isinstance(first, Tensor) or not first.dim():
+            continue
+        if len(first) == count:
+            found[name] = first
+        elif first.dim() > 2 and first.shape[1] == count:  # of two axes the last one is of features
+            found[name] = first.transpose(0, 1)
     return found
 
 
