@@ -349,7 +349,7 @@ def test_grades_are_by_the_class_that_was_handed_out(command: Command):
     # 02 hands in the files of 03, in a folder of 02
     shutil.copytree("hand/03", "up/x_02/02")
     shutil.copytree("hand/03", "up/x_03/03")
-    shutil.copytree("hand/01", "up/01")
+    shutil.copy("hand/01/answer.json", "up/answer.json")
     # 04 has lost exercise.json, the folder of 05 has a name, and only a file of 07 came, twice
     Path("up/deep/er").mkdir(parents=True)
     shutil.copy("hand/04/answer.json", "up/deep/er")
@@ -368,8 +368,8 @@ def test_grades_are_by_the_class_that_was_handed_out(command: Command):
     judged = {name[:2]: row["right"] for name, row in rows.items()}
     assert judged == dict(zip(judged, ["no", "no", *["yes"] * 3, "", "yes", ""], strict=True))
     assert rows["01"]["fault"] == right["01"] != rows["01"]["answer"]
-    assert rows["01"]["note"] == "exercise.json is not the one that was handed out"
-    assert rows["02"]["note"].startswith("the answer is that of student 03, seed 7; exercise.json")
+    assert rows["01"]["note"] == "exercise.json was changed before the answer"
+    assert rows["02"]["note"] == "the answer is that of student 03, seed 7"
     assert rows["05 Müller, Ada"]["because"] == "row 1 sees <pad>"
     assert rows["07"]["note"].startswith("handed in 2 times (answer (1).json, answer-2.json); the")
     assert {rows[name]["note"] for name in ("06", "08")} == {"no answer"}

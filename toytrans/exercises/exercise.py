@@ -185,15 +185,14 @@ def sheet(exercise: Exercise, language: Language) -> str:
 class Answer(BaseModel):
     """What answer.json holds.
 
-    seed, student: those of the exercise that is answered, so that a copy is known for one
+    exercise: the one that is answered, so that a copy of another's answer is known for one
     because: the proof, in the student's words
     time: when the answer was given, on the student's clock
     """
 
     model_config = ConfigDict(extra="forbid", strict=True, frozen=True)
 
-    seed: int
-    student: str
+    exercise: Exercise
     answer: str
     because: str
     time: str
@@ -231,10 +230,8 @@ def write_answer(folder: Path, exercise: Exercise, answer: str, because: str) ->
 
     Raises UserError if the file cannot be written.
     """
-    assert exercise.student is not None, "who works alone is told at once"
     given = Answer(
-        seed=exercise.seed,
-        student=exercise.student,
+        exercise=exercise,
         answer=answer,
         because=because,
         time=time.strftime("%Y-%m-%d %H:%M:%S"),

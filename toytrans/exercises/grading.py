@@ -15,7 +15,7 @@ from typing import NamedTuple
 
 from toytrans.documents import read_json
 from toytrans.errors import UserError
-from toytrans.exercises.exercise import ABOUT, ANSWER, Answer, Exercise, read_exercise
+from toytrans.exercises.exercise import ABOUT, Answer, Exercise, read_exercise
 
 NO_ANSWER = "no answer"
 """The note of a student from whom nothing came back."""
@@ -135,17 +135,18 @@ def _owner(handed_in: HandedIn, folder: Path, students: Sequence[Student]) -> st
     names = {student.name for student in students}
     if named := next((name for name in called if name in names), None):
         return named
-    return next((each.name for each in students if _answers(handed_in.answer, each)), None)
+    if handed_in.answer is None:
+        return None
+    given = handed_in.answer.exercise
+    same = [student.name for student in students if student.exercise == given]
+    changed = [student.name for student in students if _has_number_of(student, given)]
+    return next(iter([*same, *changed]), None)
 
 
-def _answers(answer: Answer | None, student: Student) -> bool:
-    """Whether an answer is to the exercise of a student."""
-    exercise = student.exercise
-    return (
-        answer is not None
-        and exercise is not None
-        and (answer.seed, answer.student) == (exercise.seed, exercise.student)
-    )
+def _has_number_of(student: Student, exercise: Exercise) -> bool:
+    """Whether an exercise has the number in the class of a student, whatever else it says."""
+    own = student.exercise
+    return own is not None and (own.seed, own.student) == (exercise.seed, exercise.student)
 
 
 def _left_over(folder: Path, graded: Sequence[Path], strangers: Sequence[HandedIn]) -> list[str]:
@@ -176,32 +177,19 @@ def _mark(student: Student, handed_in: Sequence[HandedIn], folder: Path) -> Mark
     last = handed_in[-1]
     if last.answer is None:
         return row._replace(note="; ".join(notes))
-    odd = _odd_about(last, student)
-    is_right = last.answer.answer == student.exercise.answer and not odd
+    given = last.answer.exercise
+    if given != student.exercise:
+        is_own = _has_number_of(student, given)
+        of_another = f"the answer is that of student {given.student}, seed {given.seed}"
+        notes.append(f"{ABOUT} was changed before the answer" if is_own else of_another)
+    is_right = last.answer.answer == student.exercise.answer and given == student.exercise
     return row._replace(
         answer=last.answer.answer,
         right="yes" if is_right else "no",
         because=last.answer.because,
         time=last.answer.time,
-        note="; ".join([*notes, *odd]),
+        note="; ".join(notes),
     )
-
-
-def _odd_about(handed_in: HandedIn, student: Student) -> list[str]:
-    """Why an answer cannot be right, whatever it says."""
-    odd = list[str]()
-    answer = handed_in.answer
-    if answer is not None and not _answers(answer, student):
-        odd.append(f"the answer is that of student {answer.student}, seed {answer.seed}")
-    beside = handed_in.file.parent
-    if handed_in.file.name == ANSWER and (beside / ABOUT).exists():
-        try:
-            is_changed = read_exercise(beside) != student.exercise
-        except UserError:
-            is_changed = True
-        if is_changed:
-            odd.append(f"{ABOUT} is not the one that was handed out")
-    return odd
 
 
 def summary(marks: Sequence[Mark]) -> str:
