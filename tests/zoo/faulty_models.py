@@ -450,8 +450,10 @@ def masked_scores_dropped(self, scores, mask):
     return F.dropout(scores.masked_fill(~mask, -1e9), 0.1, self.training).softmax(-1)
 
 
-def _in_steps(late=0):
-    """A model and its logits step by step, with a cache of what self-attention has read."""
+def _in_steps(late=0, kept_keys=None, seen=None):
+    """A model and its logits step by step, with a cache of what self-attention has read. late: by
+    how much places are too late; kept_keys: how many keys the cache keeps, the last ones;
+    seen: how many keys a step sees of them, the first ones."""
     model = Translator().eval()
     (layer,) = model.decoder
 
@@ -461,7 +463,8 @@ def _in_steps(late=0):
         places = model.target.places(torch.zeros(1, place + 1)).to(memory)
         y = model.target.tokens(token) + places[-1]
         kept.append(layer.self_attn_norm(y))
-        past = torch.cat(kept, 1)
+        del kept[: len(kept) - (kept_keys or len(kept))]
+        past = torch.cat(kept, 1)[:, :seen]
         mask = torch.ones(1, 1, 1, past.shape[1], dtype=torch.bool)
         y = y + layer.self_attn(kept[-1], past, mask)
         y = y + layer.encoder_attn(layer.encoder_attn_norm(y), memory, real(src)[:, None, None])
@@ -479,6 +482,10 @@ def _in_steps(late=0):
 
 sound(name="steps with a cache")(_in_steps)
 faulty("steps", name="steps one place late")(lambda: _in_steps(late=1))
+_from_second = {"cause": "steps.differ_from_second", "name": "steps that see the first key alone"}
+faulty("steps", is_quick=True, **_from_second)(lambda: _in_steps(seen=1))
+_later = {"cause": "steps.differ_later", "name": "a cache of four keys"}
+faulty("steps", is_quick=True, **_later)(lambda: _in_steps(kept_keys=4))
 
 
 def _greedy():

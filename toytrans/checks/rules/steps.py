@@ -14,6 +14,7 @@ from toytrans.checks.beam_scores import Hypotheses
 from toytrans.checks.ids import Ids
 from toytrans.checks.numbers import apart, largest
 from toytrans.checks.outcome import (
+    Cause,
     Counterexample,
     Evidence,
     Judged,
@@ -267,6 +268,16 @@ def agree_without_positions(evidence: Evidence) -> bool:
     return bool(evidence.get("agree_without_positions"))
 
 
+def differ_from_the_second(evidence: Evidence) -> bool:
+    """Whether the first step agrees with the pass, and the second does not."""
+    return evidence["step"] == 1
+
+
+def differ_later(evidence: Evidence) -> bool:
+    """Whether several steps agree with the pass before one that does not."""
+    return evidence["step"] > 1
+
+
 def stand_still(evidence: Evidence) -> bool:
     """Whether a repeated id gives the same logits at each step, and others in the pass."""
     return bool(evidence.get("one_position"))
@@ -287,6 +298,24 @@ POSITIONS_DIFFER = STEPS.cause(
     "the parallel pass counts its own from another number",
     remedy="without position_ids both agree",
     fits=agree_without_positions,
+)
+DIFFER_FROM_THE_SECOND = STEPS.cause(
+    "differ_from_second",
+    when="the first step agrees with the parallel pass, and the second does not",
+    words="the first step of decoding agrees with the parallel pass, and the second does not "
+    "({places}{also}): it is not given what the first one left",
+    remedy="does it see the keys of all tokens so far (is_causal=True shows a single query the "
+    "first key alone), is its cache used, and does its position count on by one?",
+    fits=differ_from_the_second,
+)
+DIFFER_LATER = STEPS.cause(
+    "differ_later",
+    when="several steps agree with the parallel pass, and those behind them do not",
+    words="the first {step} steps of decoding agree with the parallel pass, and the next does not "
+    "({places}{also})",
+    remedy="does the cache drop or overwrite tokens from there on, or is a window, a mask or a "
+    "table of places as long as that in one of the two?",
+    fits=differ_later,
 )
 DIFFER = STEPS.cause(
     "differ",
@@ -330,11 +359,13 @@ def _judged_logits(asked: Asked, ids: Ids, steps: Tensor) -> Outcome:
     without = _logits(asked, ids, positions=False) if by_positions else None
     evidence = {
         "step": bad[0],
+        "places": f"{steps.shape[1]} were decoded",
         "one_position": _stand_still(asked, ids, tolerance),
         "agree_without_positions": without is not None
         and largest(asked.moved(without, parallel)) <= tolerance,
     }
-    causes = (ONE_POSITION, POSITIONS_DIFFER, SOURCE_PADS, ROWS_EXCHANGED, DIFFER)
+    causes: tuple[Cause, ...] = (ONE_POSITION, POSITIONS_DIFFER, SOURCE_PADS, ROWS_EXCHANGED)
+    causes += (DIFFER_FROM_THE_SECOND, DIFFER_LATER, DIFFER)
     failure = measured(largest(moved), tolerance, said, *causes, **evidence)
 
     def slip_of(pair: Ids) -> Slip | None:
