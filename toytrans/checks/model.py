@@ -293,7 +293,8 @@ class Adapter:
         if facts.pad_side == "left":
             turned: Any = self._turned_to_the_right(src, tgt_in, tgt_out)
             src, tgt_in, tgt_out = turned
-        starts, ends = (tgt_in[:, :2] == facts.pad_id).all(1), tgt_in[:, -1] != facts.pad_id
+        starts = (tgt_in[:, :2] == facts.pad_id).all(1)
+        ends = (tgt_in[:, -1:] != facts.pad_id).any(1)
         if facts.is_causal and bool((starts & ends).any()):
             raise UserError(
                 "the batch maker pads targets on the left; if the model wants that, give "

@@ -324,6 +324,8 @@ def an_empty_pair(asked: Asked) -> Iterator[Change]:
         src, tgt_in, _ = asked.model.batch([([], [])])
     except UserError as error:
         raise Judged(unsure(EMPTY_NOT_MADE, error=str(error))) from None
+    if facts.is_causal and not tgt_in.shape[1]:  # it cuts the target twice, say
+        raise Judged(unsure(EMPTY_NOT_MADE, error="the decoder gets no place to start from"))
     if of_pads_alone:
         src = torch.full_like(asked.src[:1], facts.source_pad)
 
