@@ -16,6 +16,9 @@ LOGITS_IN_HALF = 2e-2
 MOST_IN_SINGLE, MOST_IN_HALF = 1e-4, 1e-1
 """What those of fp32 and of half precision may grow to, where this model's rounding is larger."""
 
+OF_A_COPY = 1e-2
+"""Share by which the logits of a copy in fp64 may differ from those in fp32."""
+
 RULED_OUT = 5e3
 """Logits beyond it stand for -inf, where every place has smaller ones too."""
 

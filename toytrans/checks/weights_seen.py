@@ -208,7 +208,7 @@ def _along_the_diagonal(given: Tensor, attention: Attention) -> dict[str, Any]:
     """How many places ahead queries of a square map see, and whether they see nothing but that, and
     perhaps themselves; of another map whether the keys that may be seen have no weight."""
     queries, keys = attention.shape
-    rows, seen = attention.rows, (given.nan_to_num(0.0) > 0).flatten(0, -3).any(0)
+    rows, seen = attention.rows, (given.nan_to_num(0.0) > 0).reshape(-1, queries, keys).any(0)
     if queries != keys or len(rows) > 1 or attention.open_keys != rows[0] + 1:
         seen_rows = seen[rows]
         is_inverted = not bool(seen_rows[:, : attention.open_keys].any())
