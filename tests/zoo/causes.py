@@ -12,11 +12,13 @@ from .parts import (
     Attention,
     Embedding,
     Layer,
+    Torchs,
     merge_heads,
     real,
     split_heads,
     triangle,
 )
+from .sound_models import Recurrent
 
 NOTHING = -math.inf
 
@@ -47,6 +49,27 @@ def scores_times_the_mask(self, scores, mask):
 @faulty("pads", "attention.weights", cause="pads.mask_added", is_quick=True)
 def ones_and_zeros_added(self, scores, mask):
     return (scores + mask.to(scores)).softmax(-1)
+
+
+@sound("future", "masks", base=Torchs)
+def masks_of_numbers_in_fp32(self, src, tgt):
+    """In a copy in fp64 torch's attention reads them as numbers of fp64, from 16 keys on."""
+    numbers = torch.zeros(src.shape).masked_fill(~real(src), NOTHING)
+    return {
+        "tgt_mask": torch.full((tgt.shape[1],) * 2, NOTHING).triu(1),
+        "src_key_padding_mask": numbers,
+        "memory_key_padding_mask": numbers,
+    }
+
+
+@faulty("pads", "attend", base=Recurrent, is_quick=True)
+def one_query_whose_pads_are_filled_with_minus_one(self, y, memory, keep):
+    """Scores have no axis of queries: (B, S)."""
+    found = []
+    for query in y.unbind(1):
+        scores = (memory @ query[..., None])[..., 0].masked_fill(~keep, -1.0)
+        found.append((scores.softmax(-1)[..., None] * memory).sum(1))
+    return torch.stack(found, 1)
 
 
 @faulty("future", "target_mask", cause="future.mask_of_some_heads", is_quick=True)
