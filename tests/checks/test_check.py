@@ -387,7 +387,8 @@ def test_what_has_failed_is_not_asked_longer_and_all_that_was_asked_is_named():
     model = Seen(mixes_rows=True)
     report = toytrans.check(model, **SIZES, kind="decoder", only="rows")
     assert {part.verdict for part in report["rows"].parts.values()} >= {"FAIL"}
-    assert max(*model.widths["eval"]) < 16 and report.tried["lengths"] == [7]
+    compared = {run.MORE_PLACES}  # where two precisions are compared
+    assert max(model.widths["eval"] - compared) < 16 and report.tried["lengths"] == [7]
     assert {*model.widths} == {*report.tried["modes"]} == {"eval", "train"}
     assert "eval, train mode" in str(report)
 
@@ -461,7 +462,8 @@ def test_a_decoding_of_nothing_is_not_judged_and_named_last():
     start = lambda src: torch.full((len(src), 1), zoo.START)  # noqa: E731
     report = check(Translator(), **IDS, only="future,steps", generate=start)
     assert report["steps"].verdict == "cannot judge"
-    assert str(report).endswith("\nPASS, judged 4 of 6 parts; not judged: steps")
+    assert report.verdict == "cannot judge"
+    assert str(report).endswith("\ncannot judge; not judged: steps")
 
 
 def test_embeddings_that_are_not_used_prove_nothing():
