@@ -121,16 +121,17 @@ def parallel_branches(self, x, mask, memory=None, cross_mask=None):
 
 @sound()
 def closed_gates_and_decoding():
-    """ReZero: each branch is multiplied with a gate that is zero at the start."""
+    """ReZero: each branch is multiplied with a gate that is zero at the start, and has the name of
+    a bias."""
 
     class Model(Translator):
         class layer(Layer):
             def __init__(self, attention, cross):
                 super().__init__(attention, cross)
-                self.gate = nn.Parameter(torch.zeros(1))
+                self.b = nn.Parameter(torch.zeros(1))
 
             def branch(self, x, norm, sublayer):
-                return x + self.gate * sublayer(norm(x))
+                return x + self.b * sublayer(norm(x))
 
     model = Model()
     return {"model": model, "generate": lambda src, tgt: model.eval()(src, tgt)}

@@ -154,12 +154,13 @@ class Adapter:
     @torch.no_grad()
     def randomize_zero_weights(self, module: nn.Module) -> tuple[nn.Parameter, ...]:
         """Give small random numbers to weights that are all zero and can be trained, but for biases
-        and embeddings; which these are."""
+        and embeddings; which these are. A single number called b is a gate rather than a bias."""
         random, changed = torch.Generator().manual_seed(0), []
         trainable = any(parameter.requires_grad for parameter in module.parameters())
         for parent in module.modules():
             for name, parameter in parent.named_parameters(recurse=False):
-                if isinstance(parent, nn.Embedding) or "bias" in name or name in ("b", "beta"):
+                is_bias = "bias" in name or (name in ("b", "beta") and parameter.numel() > 1)
+                if isinstance(parent, nn.Embedding) or is_bias:
                     continue
                 may_change = parameter.requires_grad or not trainable
                 if not may_change or not parameter.is_floating_point() or not parameter.numel():
