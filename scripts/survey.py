@@ -60,6 +60,10 @@ SPECIAL: dict[str, dict[str, Any]] = {
     "bamba": {"mamba_n_heads": 8, "mamba_d_head": 8, "attn_layer_indices": [1]},
     "falcon_h1": {"mamba_d_ssm": 32},
     "granitemoehybrid": {"mamba_n_heads": 8, "mamba_d_head": 8, "layer_types": MIXED},
+    "deepseek_v4": {
+        "compress_rates": {"compressed_sparse_attention": 4, "heavily_compressed_attention": 8},
+        "layer_types": ["compressed_sparse_attention", "heavily_compressed_attention"],
+    },
     "zamba": {"num_hidden_layers": 4, "layers_block_type": ["linear_attention", "hybrid"] * 2},
     "zamba2": {"layers_block_type": ["linear_attention", "hybrid"], "n_mamba_heads": 4},
     "kimi_linear": HYBRID | {"num_experts_per_token": 2, "num_key_value_heads": 4},
@@ -76,6 +80,7 @@ SPECIAL: dict[str, dict[str, Any]] = {
     "dory": {"num_hidden_layers": 4, "n_input_layers": 1, "n_output_layers": 1},
     "inkling2_loop_text": {"num_hidden_layers": 4, "unpadded_vocab_size": 64}
     | {"n_layers_per_attn_res_block": 1, "loop_layer_index_start": 1, "loop_layer_index_end": 3},
+    "inkling2_text": {"unpadded_vocab_size": 64},
     "zaya": {"num_experts_per_tok": 1},
     "xmod": {"languages": ["en_XX"], "default_language": "en_XX"},
     "recurrent_gemma": {"num_hidden_layers": 3},

@@ -74,6 +74,76 @@ class distances_that_are_not_met(Translator):
             return self.out_proj(merge_heads(weights @ split_heads(self.v_proj(memory))))
 
 
+@sound("weights", doubts="weights.chosen_from")
+class keys_that_are_chosen(Translator):
+    """An indexer scores keys, of which the hundred best are open: all, in sequences as short."""
+
+    class attention(Attention):
+        def __init__(self):
+            super().__init__()
+            self.indexer = nn.Linear(WIDTH, WIDTH)
+
+        def forward(self, x, memory, mask):
+            scores = (self.indexer(x) @ memory.mT)[:, None]
+            best = scores.topk(min(100, memory.shape[1]), -1).indices
+            chosen = torch.zeros_like(scores, dtype=torch.bool).scatter(-1, best, True)
+            return super().forward(x, memory, mask & chosen)
+
+
+@sound("weights", **DECODER)
+class windows_of_sixteen_places(Attending):
+    """Each place sees its past, and of what lies 16 places back or more a sum over windows, of
+    which short sequences have none."""
+
+    def make(self):
+        super().make()
+        self.compress = nn.Linear(WIDTH, WIDTH)
+
+    def mix(self, x, ids):
+        count = x.shape[1] // 16
+        windows = self.compress(x[:, : 16 * count].unflatten(1, (count, 16)).mean(2)).cumsum(1)
+        before = F.pad(windows, (0, 0, 1, 0)).repeat_interleave(16, 1)[:, : x.shape[1]]
+        return super().mix(x, ids) + before.tanh()
+
+
+@sound("weights sublayers")
+class feed_forward_that_adds_what_it_is_given(Translator):
+    class layer(Layer):
+        class Network(nn.Module):
+            def __init__(self):
+                super().__init__()
+                self.up, self.down = nn.Linear(WIDTH, 2 * WIDTH), nn.Linear(2 * WIDTH, WIDTH)
+
+            def forward(self, normed, x):
+                return x + self.down(self.up(normed).relu())
+
+        def __init__(self, attention, cross):
+            super().__init__(attention, cross)
+            self.network = self.Network()
+            del self.fc1, self.fc2
+
+        def forward(self, x, mask, memory=None, cross_mask=None):
+            x = self.branch(x, self.self_attn_norm, lambda h: self.self_attn(h, h, mask))
+            if memory is not None:
+                cross = lambda h: self.encoder_attn(h, memory, cross_mask)  # noqa: E731
+                x = self.branch(x, self.encoder_attn_norm, cross)
+            return self.network(self.fc_norm(x), x)
+
+
+@sound("modes")
+class zeros_that_are_frozen_and_a_rate_that_is_none(Translator):
+    """A state that starts at zero and is not trained; and a number that both modes use, which has
+    the name of a rate."""
+
+    def __init__(self):
+        super().__init__()
+        self.state = nn.Parameter(torch.zeros(WIDTH), requires_grad=False)
+        self.jitter_eps = 0.5
+
+    def embed_source(self, src):
+        return self.source(src) * (1 + self.jitter_eps) + self.state
+
+
 @sound("weights", doubts="weights.shared")
 class one_layer_under_two_names(Translator):
     """[layer] * 2 holds one layer, which may be meant."""

@@ -124,6 +124,14 @@ NO_GRADIENTS = Cause(
     words="needs gradients, and the model answers without (torch.no_grad?)",
     is_doubt=True,
 )
+NAN_GRADIENTS = Cause(
+    "any.nan_gradients",
+    when="the gradient of ordinary outputs towards the embeddings of pads or later tokens is NaN",
+    words="gradients towards {towards} are NaN though outputs are numbers",
+    remedy="is a root taken of 0, as in the norm of an embedding that is zero, or does a mask "
+    "close every key of a query with -inf?",
+    is_doubt=True,
+)
 LABELS_MISSING = Cause(
     "any.labels_missing",
     when="a loss was given, and no labels are known",
@@ -195,6 +203,7 @@ COMMON = (
     CONSTANT_LOGITS,
     EMBEDDING_NOT_MET,
     NO_GRADIENTS,
+    NAN_GRADIENTS,
     LABELS_MISSING,
     ANOTHER_PAD,
     ROWS_ALONE,

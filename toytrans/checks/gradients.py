@@ -1,10 +1,13 @@
 """Gradients of real outputs towards the embeddings of pads and of later tokens, which are zero."""
 
+import math
+from dataclasses import replace
+
 import torch
 from torch import Tensor
 
 from toytrans.checks.asked import Asked, embeddings_changed
-from toytrans.checks.common_causes import NO_GRADIENTS
+from toytrans.checks.common_causes import NAN_GRADIENTS, NO_GRADIENTS
 from toytrans.checks.numbers import largest, worst
 from toytrans.checks.outcome import Cause, Judged, Outcome, does_not_apply, measured, unsure
 
@@ -22,6 +25,9 @@ def gradients_are_zero(asked: Asked, of_future: bool, cause: Cause) -> Outcome:
     mine = {name: value for name, value in by.items() if (name == FUTURE) == of_future}
     if not mine:
         return does_not_apply("the embedding of no target is met")
+    if any(math.isnan(value) for value in mine.values()):
+        # where fp64 gives NaN the same is asked in fp32
+        return replace(unsure(NAN_GRADIENTS, towards=" and ".join(mine)), difference=math.nan)
     least = size * asked.tolerance / asked.typical_logit
     reached = [name for name, value in mine.items() if not value <= least]
     most = worst(mine.values())

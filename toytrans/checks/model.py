@@ -110,6 +110,7 @@ class Adapter:
         random numbers: nothing could be seen through them.
         """
         names = {} if self.module is None else {p: name for name, p in self.module.named_modules()}
+        names_of = {} if self.module is None else {p: n for n, p in self.module.named_parameters()}
         runs_the_original = any(isinstance(vars(p).get("forward"), FunctionType) for p in names)
         if not names or runs_the_original or any(p not in names for p in self.embeddings or ()):
             return None
@@ -130,7 +131,11 @@ class Adapter:
         found.came_as = max(found.dtypes, key=lambda dtype: torch.finfo(dtype).eps, default=None)
         if precision is not None:
             made.to(precision)
-        found.randomized = self.randomize_zero_weights(made)
+        if self is self.original:
+            found.randomized = self.randomize_zero_weights(made)
+        else:
+            mine = {names_of[parameter] for parameter in self.randomized}
+            found.randomized = tuple(p for name, p in made.named_parameters() if name in mine)
         for parameter in made.parameters():
             parameter.requires_grad_(parameter.is_floating_point())
         if training:

@@ -1,5 +1,6 @@
 """Hugging Face's models, with their own start, shift, masks and ignored labels."""
 
+import contextlib
 import warnings
 from types import SimpleNamespace
 from typing import Any
@@ -11,7 +12,7 @@ from torch.nn import functional as F
 from toytrans.checks.beam_scores import Hypotheses
 from toytrans.checks.facts import Facts, Kind
 from toytrans.checks.ids import IGNORED, Symbols, filled_up
-from toytrans.checks.model import Adapter, NoAnswer, arguments, logits_of
+from toytrans.checks.model import RAISED, Adapter, NoAnswer, arguments, logits_of
 from toytrans.checks.outcome import Judged, does_not_apply, not_asked
 from toytrans.errors import UserError
 
@@ -189,7 +190,10 @@ class HuggingFace(Adapter):
             for step, token in enumerate(tgt_in.split(1, 1)):
                 named["decoder_input_ids" if has_source else "input_ids"] = token
                 if not has_source:
-                    named["attention_mask"] = tgt_in.new_ones(len(tgt_in), step + 1)
+                    mask = tgt_in.new_ones(len(tgt_in), step + 1)
+                    past = {"use_cache": True, name: kept, "attention_mask": mask}
+                    is_masked = not step or _hands_on_a_mask(model, tgt_in[:, : step + 1], past)
+                    named["attention_mask"] = mask if is_masked else None
                 if positions and self.facts.takes_positions:
                     named["position_ids"] = torch.full_like(token, step)
                 if kept is not None:
@@ -201,6 +205,14 @@ class HuggingFace(Adapter):
                     raise Judged(does_not_apply(why))
                 steps.append(logits_of(out))
         return torch.cat(steps, 1)
+
+
+def _hands_on_a_mask(model: Any, ids: Tensor, past: dict[str, Any]) -> bool:
+    """Whether the model's `generate` hands it a mask at a later step; recurrent ones get none."""
+    with contextlib.suppress(*RAISED):  # older models, and some of users', prepare in other ways
+        made = model.prepare_inputs_for_generation(ids, is_first_iteration=False, **past)
+        return made.get("attention_mask") is not None
+    return True
 
 
 def _loss_of(answer: Any) -> Tensor | None:
@@ -267,6 +279,9 @@ def known_of(model: Any) -> dict[str, Any]:
             known[name] = None
     if getattr(config, "model_type", None) in UNSCALED:
         known["scale"] = 1
+    window = look_up("sliding_window", config, text) or look_up("window_size", config, text)
+    if isinstance(window, int) and window > 0:
+        known["window"] = window - 1  # of so many places one is the token's own
     return {name: value for name, value in known.items() if value is not None}
 
 

@@ -13,6 +13,7 @@ from toytrans.checks.rules.weights import (
     WEIGHTS,
     Matrix,
     alive_with_other_weights,
+    dead_in_longer_ones,
     gradients_of_matrices,
 )
 from toytrans.checks.softmaxes import softmaxes_of
@@ -44,7 +45,7 @@ def every_head(asked: Asked) -> Outcome:
     least = tolerances.LOGITS[asked.dtype] * max(sizes.values(), default=0.0)
     dead, count = list[Matrix](), 0
     for matrix, gradient in gradients.items():
-        if matrix.parameter in inside and sizes[matrix] > least:
+        if matrix.parameter in inside and sizes[matrix] > least and not gradient.isnan().any():
             for block in _blocks(matrix, gradient.shape, widths):
                 assert block.block is not None
                 count += 1
@@ -54,7 +55,8 @@ def every_head(asked: Asked) -> Outcome:
         return does_not_apply("no attention is seen that has several heads")
     if dead:
         alive = alive_with_other_weights(asked, [*gradients], dead)
-        dead = _heads_of(block for block in dead if block not in alive)
+        dead = [block for block in dead if block not in alive]
+        dead = _heads_of(dead_in_longer_ones(asked, [*gradients], dead)) if dead else []
     if not dead:
         return passes("outputs depend on each head of each projection")
     (axis, first, width), name = dead[0].block or (0, 0, 0), dead[0].name

@@ -93,12 +93,14 @@ def _sublayers(asked: Asked, ids: Ids) -> list[SubLayer]:
 @contextlib.contextmanager
 def _shapes_seen(module: nn.Module, shapes: dict[nn.Module, list[Any]]) -> Iterator[None]:
     """Of each call of a part the shape (B, L, D), or (L, B, D), that it is given and gives; None
-    where these differ."""
+    where these differ, or where it is given two such tensors: one may be what it adds itself."""
 
     def note(part: nn.Module, given: Any, output: Any) -> None:
         first = output[0] if isinstance(output, tuple) and output else output
-        before = next((x.shape for x in given if isinstance(x, Tensor)), None)
-        is_alike = isinstance(first, Tensor) and first.dim() == 3 and first.shape == before
+        before = {id(x): x.shape for x in given if isinstance(x, Tensor)}
+        is_alike = isinstance(first, Tensor) and first.dim() == 3
+        is_alike = is_alike and first.shape == next(iter(before.values()), None)
+        is_alike = is_alike and list(before.values()).count(first.shape) == 1
         shapes.setdefault(part, []).append(tuple(first.shape) if is_alike else None)
 
     with contextlib.ExitStack() as stack:

@@ -1,8 +1,10 @@
 """Weights: every matrix moves some output."""
 
+import contextlib
+import math
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -11,8 +13,10 @@ from torch import Tensor, nn
 from toytrans.checks import tolerances
 from toytrans.checks.asked import Asked
 from toytrans.checks.common_causes import NO_GRADIENTS
+from toytrans.checks.model import RAISED, NoAnswer
 from toytrans.checks.numbers import largest
 from toytrans.checks.outcome import Evidence, Judged, Outcome, does_not_apply, fails, passes, unsure
+from toytrans.checks.recording import recorded
 from toytrans.checks.registry import Check
 from toytrans.checks.torch_modes import outputs_of, restored
 
@@ -24,6 +28,12 @@ WEIGHTS = Check(
     "embeddings some rows are enough.",
     follows=("reach",),
 )
+
+LONGER = 64
+"""Symbols of longer sequences, of which that is asked which moves nothing in short ones."""
+
+CHOOSING = re.compile("topk|sort|argsort|kthvalue")
+"""Operations that choose by what their input holds."""
 
 MOST_DRAWS = 5
 """How many times other weights are drawn, to see whether they choose other experts."""
@@ -93,6 +103,14 @@ NOT_CHOSEN = WEIGHTS.doubt(
     words="with these weights no output depends on {where} ({count}){others}; with others "
     "some does, as of experts that were not chosen, or of units that never fire",
 )
+CHOSEN_FROM = WEIGHTS.doubt(
+    "chosen_from",
+    when="what a module makes is then sorted, chosen from by topk, or sliced to nothing, and moves "
+    "no output",
+    words="what {where} ({count}){others} makes is then chosen from, by topk or a slice, and in "
+    "sequences of up to {length} symbols no choice moves an output",
+    remedy="does it matter in longer ones?",
+)
 CUT_OFF = WEIGHTS.doubt(
     "cut_off",
     when="outputs depend on a matrix that no gradient reaches",
@@ -127,13 +145,14 @@ def every_matrix(asked: Asked) -> Outcome:
         return does_not_apply("half precision rounds small gradients to 0")
     gradients = gradients_of_matrices(asked)
     matrices = list(gradients)
-    dead = _dead(asked, matrices, gradients)
+    spoilt = [matrix for matrix in matrices if bool(gradients[matrix].isnan().any())]
+    dead = [matrix for matrix in _dead(asked, matrices, gradients) if matrix not in spoilt]
     moving = [matrix for matrix in dead if _moves(asked, [matrix])] if _moves(asked, dead) else []
     cut_off = [matrix for matrix in moving if not bool(gradients[matrix].any())]
-    spoilt = [matrix for matrix in matrices if bool(gradients[matrix].isnan().any())]
     dead = [matrix for matrix in dead if matrix not in moving]
     chosen_later = alive_with_other_weights(asked, matrices, dead) if dead else []
     lost = [matrix for matrix in dead if matrix not in chosen_later]
+    lost = dead_in_longer_ones(asked, matrices, lost) if lost else []
     frozen = [matrix for matrix in lost if matrix.name in model.frozen]
     if lost := [matrix for matrix in lost if matrix not in frozen]:
         return _of_the_lost(asked, lost, matrices)
@@ -141,7 +160,9 @@ def every_matrix(asked: Asked) -> Outcome:
     doubts = {NAN_GRADIENT: spoilt, FROZEN: frozen, NOT_CHOSEN: chosen_later, CUT_OFF: learning}
     for doubt, found in doubts.items():
         if found:
-            return unsure(doubt, **_named(found, found, matrices))
+            outcome = unsure(doubt, **_named(found, found, matrices))
+            # where fp64 gives NaN the same is asked in fp32
+            return replace(outcome, difference=math.nan) if doubt is NAN_GRADIENT else outcome
     return passes(f"outputs depend on each of {len(matrices)} matrices of weights")
 
 
@@ -153,12 +174,30 @@ def _of_the_lost(asked: Asked, lost: list[Matrix], matrices: list[Matrix]) -> Ou
     kinds = {_of_any_number(name) for name in called}
     used = [m for m in lost if m.owner in called and m not in handed_on][::-1]  # the last first
     left_out = [m for m in lost if m.owner not in called and _of_any_number(m.owner) in kinds]
+    if used and not left_out and all(_is_chosen_from(asked, matrix) for matrix in used):
+        return unsure(CHOSEN_FROM, length=_longer(asked), **_named(used, lost, matrices))
     if failing := left_out or used:
         about = {"is_left_out": bool(left_out), **_named(failing, lost, matrices)}
         return fails(LEFT_OUT, THROWN_AWAY, **about)
     if handed_on:
         return unsure(HANDED_ON, **_named(handed_on, lost, matrices))
     return unsure(NEVER_CALLED, **_named(lost, lost, matrices))
+
+
+def _is_chosen_from(asked: Asked, matrix: Matrix) -> bool:
+    """Whether what the owner of a matrix makes leads to a choice, as that of keys which an indexer
+    scores: no gradient comes through, and of few all are chosen. Or nothing is taken of it, as of
+    places that are too few to be made one."""
+    assert asked.model.module is not None
+    part = dict(asked.model.module.named_modules())[matrix.owner]
+    made = set[int]()
+    with contextlib.suppress(*RAISED):  # a foreign model under a dispatch mode
+        for n, step in enumerate(recorded(asked.model, asked.pair(5, 9))):
+            if part in step.modules or made & {*step.inputs}:
+                made.add(n)
+                if CHOOSING.fullmatch(step.name) or not step.value.numel():
+                    return True
+    return False
 
 
 # Gradients -----------------------------------------------------------------------------------
@@ -201,6 +240,31 @@ def _with_graph(asked: Asked) -> tuple[Tensor, dict[str, Any]]:
     if not logits.requires_grad:
         raise Judged(unsure(NO_GRADIENTS))
     return logits, outputs
+
+
+def _longer(asked: Asked) -> int:
+    """Symbols of the sequences that are asked of what moves nothing in short ones."""
+    limit = asked.facts.max_length or math.inf
+    return int(max(asked.setting.length, min(LONGER, limit - 4)))
+
+
+def dead_in_longer_ones(
+    asked: Asked, matrices: Sequence[Matrix], dead: list[Matrix]
+) -> list[Matrix]:
+    """Of matrices on which no output depends those of which that is so in longer sequences too:
+    what compresses many places into one has nothing to do in short ones."""
+    length = _longer(asked)
+    if length <= asked.setting.length:
+        return dead
+    src, tgt_in, _ = asked.pair(length, length)
+    try:
+        with torch.enable_grad():
+            logits = asked.model.ask(src, tgt_in)
+    except NoAnswer:
+        return dead
+    looked_at = [*matrices, *(each for each in dead if each not in matrices)]
+    still = _dead(asked, looked_at, _gradients(_weighed(logits), looked_at))
+    return [matrix for matrix in dead if matrix in still]
 
 
 def _sum_of(outputs: Sequence[Tensor]) -> Tensor:
@@ -299,7 +363,7 @@ def alive_with_other_weights(
     with restored(matrix.parameter for matrix in matrices):
         for seed in range(MOST_DRAWS):
             for matrix in matrices:
-                _draw_anew(matrix, seed)
+                _draw_anew(matrix, seed, is_lively=True)
             gradients = _gradients(_weighed(_with_graph(asked)[0][asked.real]), looked_at)
             here = _dead(asked, looked_at, gradients)
             still_dead = [matrix for matrix in still_dead if matrix in here]
@@ -310,12 +374,14 @@ def alive_with_other_weights(
 
 
 @torch.no_grad()
-def _draw_anew(matrix: Matrix, seed: int) -> None:
-    """Give a matrix random numbers about as large as its own."""
+def _draw_anew(matrix: Matrix, seed: int, is_lively: bool = False) -> None:
+    """Give a matrix random numbers about as large as its own; is_lively: or as those of a trained
+    one, because tiny ones leave all weights of an attention alike, whatever its scores are."""
     part = matrix.of(matrix.parameter.data)
     random = torch.Generator().manual_seed(seed + part.numel())
     noise = torch.randn(part.shape, generator=random, dtype=torch.float64)
-    size = float(part.float().square().mean().sqrt()) or part.shape[-1] ** -0.5
+    own, usual = float(part.float().square().mean().sqrt()), part.shape[-1] ** -0.5
+    size = max(own, usual) if is_lively else own or usual
     part.copy_((noise * size).to(part))
 
 
