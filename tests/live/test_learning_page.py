@@ -74,6 +74,19 @@ def test_it_begins_by_itself_and_is_taken_apart_in_place(
     assert page.locator('[data-line="alone"] .label b').text_content() != "", "it is judged"
 
 
+def test_what_a_reader_has_scrolled_to_follows_the_learning(still: Callable[..., Any]) -> None:
+    page = still(TINY.replace("steps=20", "steps=20000"))
+    page.click("#learn")
+    page.locator("#weights").scroll_into_view_if_needed()
+    page.wait_for_function("() => subject.isLearning && subject.step > 20")
+    shown, right = page.evaluate("""() => {
+      const shown = byId("reading").textContent + byId("arithmetic").textContent;
+      showChosen();
+      return [shown, byId("reading").textContent + byId("arithmetic").textContent];
+    }""")
+    assert shown == right != ""
+
+
 def test_switches_wait_until_it_has_learned(still: Callable[..., Any]) -> None:
     page = still(TINY.replace("steps=20", "steps=20000"))
     assert page.locator("body").get_attribute("data-learning") == "no", "nothing moves by itself"

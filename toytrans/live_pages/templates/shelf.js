@@ -106,14 +106,15 @@ function takeWeights({ step, tensors, pairsUsed }, made) {
   if (!document.hidden) showLearned();
 }
 
-// While it learns only what is written and the heads are shown anew, because the same processor has
-// to learn
+// While it learns what is written and the heads are shown anew, and the chosen head and step once the
+// reader has come to them: the same processor has to learn
 function showLearned() {
   now = compute();
   keepInRange();
   showLines();
   showDecoding();
-  paintHeads(chosenQuery());
+  if (byId("weights").getBoundingClientRect().top < innerHeight) showChosen();
+  else paintHeads(chosenQuery());
 }
 
 function takeSteps({ step, losses }, made) {
