@@ -7,6 +7,7 @@ one.
 
 import multiprocessing
 import os
+import signal
 import sys
 import tempfile
 from collections.abc import Mapping
@@ -73,6 +74,7 @@ def _run(
     code: str, words: tuple[str, ...], folder: str, environment: dict[str, str], streams: list
 ) -> None:
     _forkserver.ensure_running = lambda: None  # what is started here is forked from it as well
+    signal.pthread_sigmask(signal.SIG_SETMASK, ())  # a sweep may have started the fork server
     os.environ.clear()
     os.environ.update(environment)
     os.chdir(folder)

@@ -215,8 +215,11 @@ def _along_the_diagonal(given: Tensor, attention: Attention) -> dict[str, Any]:
         return {"is_inverted": is_inverted, "ahead": 0, "last": 0}
     distance = torch.arange(keys) - torch.arange(queries)[:, None]
     ahead = distance[seen]
+    # a query with every key closed by a large number sees all alike, which tells nothing
+    spread = (given.amax(-1) - given.amin(-1)).nan_to_num(0.0).reshape(-1, queries).amax(0)
+    by_mask = distance[seen & (spread > 1e-9)[:, None]]
     return {
-        "is_inverted": queries > 2 and not bool((ahead < 0).any()),
+        "is_inverted": queries > 2 and len(by_mask) > 0 and not bool((by_mask < 0).any()),
         "ahead": int(ahead.max()) if len(ahead) else 0,
         "last": keys - 1,
     }
