@@ -190,6 +190,7 @@ def test_numbers_are_divided_once():
         "length": [1] * 4 + [2] * 6,
         "pairs": [1] * 10,
         "tokens": [4] * 10,
+        "with_unknown": [1] + [0] * 9,
         "forced_token_accuracy": [4, 4, 2, 2, 4, 4, 4, 2, 2, 2],
         "forced_exact_match": [1, 1, 0, 0, 1, 1, 1, 0, 0, 0],
         "decoded": [1] * 4 + [0] * 6,
@@ -211,7 +212,7 @@ def test_numbers_are_divided_once():
     assert found["free_exact_match"] == 1 / 4 and found["forced_exact_match"] == 5 / 10
     assert found["free_less_forced_exact_match"] == -1 / 4
     assert found["forced_token_accuracy"] == 30 / 40 and found["free_token_accuracy"] == 8 / 16
-    assert found["free_symbol_error_rate"] == 9 / 12
+    assert found["free_symbol_error_rate"] == 9 / 12 and found["with_unknown"] == 1
     assert (found["wrong"], found["free_first_error"]) == (3, 18 / 3)
     assert (found["ended_early"], found["ended_late"], found["never_ended"]) == (1, 0, 2)
     assert found["intervals"] == {
