@@ -73,14 +73,14 @@ def gpt2():
     return hf.GPT2LMHeadModel(hf.GPT2Config(**ONE))
 
 
-@sound("steps", is_quick=True, only="future,pads,rows,steps")
+@sound("steps", is_quick=True, only="steps")
 def mamba():
     """Its generate hands on no mask behind the first step."""
     sizes = {"vocab_size": 30, "hidden_size": 16, "num_hidden_layers": 1, "state_size": 4}
     return hf.MambaForCausalLM(hf.MambaConfig(**sizes, pad_token_id=0))
 
 
-@sound("reach", is_quick=True)
+@sound("reach", is_quick=True, only="reach")
 def mistral():
     """A window of four places, as its config says."""
     sizes = ONE | {"num_key_value_heads": 1, "sliding_window": 4}

@@ -56,7 +56,7 @@ class batch_norm_over_real_places(Translator):
         return x.masked_scatter(keep[..., None], self.batch_norm(x[keep]))
 
 
-@sound("weights")
+@sound("weights", only="weights")
 class distances_that_are_not_met(Translator):
     """Each query makes a bias for each of 80 distances, most of which no short sequence has."""
 
@@ -74,7 +74,7 @@ class distances_that_are_not_met(Translator):
             return self.out_proj(merge_heads(weights @ split_heads(self.v_proj(memory))))
 
 
-@sound("weights", doubts="weights.chosen_from")
+@sound("weights", only="weights", doubts="weights.chosen_from")
 class keys_that_are_chosen(Translator):
     """An indexer scores keys, of which the hundred best are open: all, in sequences as short."""
 
@@ -106,7 +106,7 @@ class windows_of_sixteen_places(Attending):
         return super().mix(x, ids) + before.tanh()
 
 
-@sound("weights sublayers")
+@sound("weights sublayers", only="weights,sublayers")
 class feed_forward_that_adds_what_it_is_given(Translator):
     class layer(Layer):
         class Network(nn.Module):
@@ -130,7 +130,7 @@ class feed_forward_that_adds_what_it_is_given(Translator):
             return self.network(self.fc_norm(x), x)
 
 
-@sound("modes")
+@sound("modes", only="modes")
 class zeros_that_are_frozen_and_a_rate_that_is_none(Translator):
     """A state that starts at zero and is not trained; and a number that both modes use, which has
     the name of a rate."""
@@ -144,7 +144,7 @@ class zeros_that_are_frozen_and_a_rate_that_is_none(Translator):
         return self.source(src) * (1 + self.jitter_eps) + self.state
 
 
-@sound("weights", doubts="weights.shared")
+@sound("weights", only="weights", doubts="weights.shared")
 class one_layer_under_two_names(Translator):
     """[layer] * 2 holds one layer, which may be meant."""
 
@@ -153,7 +153,7 @@ class one_layer_under_two_names(Translator):
         self.decoder = nn.ModuleList([*self.decoder] * 2)
 
 
-@sound("weights", doubts="")
+@sound("weights", only="weights", doubts="")
 class one_layer_that_is_called_twice(Translator):
     """A universal transformer, post-norm."""
 
@@ -172,7 +172,7 @@ class one_layer_that_is_called_twice(Translator):
         return self.decoder_norm(y)
 
 
-@sound("sublayers", doubts="sublayers.queries_without_residual")
+@sound("sublayers", only="sublayers", doubts="sublayers.queries_without_residual")
 class queries_of_cross_attention_without_a_residual(Translator):
     class layer(Layer):
         def forward(self, x, mask, memory=None, cross_mask=None):

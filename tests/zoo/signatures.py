@@ -85,7 +85,7 @@ def sums_of_what_the_mask_opens(self, x, mask):
     return x * mask[..., None]
 
 
-@entry("", verdict="cannot judge", is_quick=True, cause="any.raises_when_shorter")
+@entry("", verdict="cannot judge", is_quick=True, only="pads", cause="any.raises_when_shorter")
 class three_places_at_least(Translator):
     def forward(self, src, tgt):
         assert src.shape[1] > 2
@@ -94,7 +94,7 @@ class three_places_at_least(Translator):
 
 # Targets that are read otherwise -----------------------------------------------------------------
 
-_late = partial(entry, "", verdict="FAIL", is_quick=True)
+_late = partial(entry, "target", verdict="FAIL", is_quick=True)
 
 
 @_late("forward", cause="target.first_is_constant")
