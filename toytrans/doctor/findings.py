@@ -354,6 +354,7 @@ def plateau(run: RunSnapshot) -> Iterator[Seen]:
 
 
 def still_warming_up(run: RunSnapshot) -> Iterator[Seen]:
+    """A run that has ended before its learning rate was at its peak."""
     train = run.settings.train
     if run.step < (train.warmup_steps or 0):
         evidence = f"{run.step:,} steps of {train.warmup_steps:,} of warm-up, rate "
@@ -363,6 +364,7 @@ def still_warming_up(run: RunSnapshot) -> Iterator[Seen]:
 
 
 def unstable(run: RunSnapshot) -> Iterator[Seen]:
+    """A loss that has climbed far above its first value, or rises again at the end."""
     remedy = f"lower train.lr {run.settings.train.lr:g}, or use a longer warm-up"
     first = run.records[0]["loss"]
     highest = max(run.records, key=lambda record: record["loss"])

@@ -348,6 +348,7 @@ class Comparison:
         meanings = [line for text in self._legend for line in wrap(text, 100)]
 
         def fill(figure: "Figure") -> None:
+            """Draw the curves into an empty figure."""
             if meanings:
                 figure.supxlabel("\n".join(meanings), x=0.01, ha="left", fontsize=8)
             axes = figure.subplots()

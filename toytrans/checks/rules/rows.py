@@ -3,7 +3,7 @@
 import contextlib
 import math
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from functools import partial
 from typing import Any
 
@@ -43,29 +43,13 @@ AXES = (
 SEES_ROWS = "outputs of a pair change with the symbols of other pairs in its batch"
 
 
-def is_batch_norm(evidence: Evidence) -> bool:
-    """Whether rows first mix in batch normalisation."""
-    return evidence["mixes_in"] == "batch norm"
+def mixes_in(what: str) -> Callable[[Evidence], bool]:
+    """Whether rows first mix in this, by the evidence of `_where_rows_mix`."""
 
+    def fits(evidence: Evidence) -> bool:
+        return bool(evidence["mixes_in"] == what)
 
-def is_length_first(evidence: Evidence) -> bool:
-    """Whether rows first mix in a layer of torch's that is not told `batch_first`."""
-    return evidence["mixes_in"] == "length first"
-
-
-def is_softmax_over_rows(evidence: Evidence) -> bool:
-    """Whether rows first mix in a softmax whose weights sum to one over rows."""
-    return evidence["mixes_in"] == "softmax"
-
-
-def is_choice_among_rows(evidence: Evidence) -> bool:
-    """Whether rows first mix where some tokens are chosen among those of all rows."""
-    return evidence["mixes_in"] == "choice"
-
-
-def is_statistic_of_rows(evidence: Evidence) -> bool:
-    """Whether rows first mix in a sum, a mean or another statistic."""
-    return evidence["mixes_in"] == "statistic"
+    return fits
 
 
 BATCH_NORM = ROWS.cause(
@@ -74,7 +58,7 @@ BATCH_NORM = ROWS.cause(
     words=f"{{where}}BatchNorm takes its statistics over all rows and places of a batch, so "
     f"{SEES_ROWS}",
     remedy="LayerNorm, or statistics over real places that eval mode keeps (track_running_stats)",
-    fits=is_batch_norm,
+    fits=mixes_in("batch norm"),
 )
 LENGTH_FIRST = ROWS.cause(
     "length_first",
@@ -82,7 +66,7 @@ LENGTH_FIRST = ROWS.cause(
     words=f"{{where}}it takes (L, B, D), because batch_first is False, and is fed (B, L, D), so "
     f"{SEES_ROWS}",
     remedy="give it batch_first=True",
-    fits=is_length_first,
+    fits=mixes_in("length first"),
 )
 SOFTMAX_OVER_ROWS = ROWS.cause(
     "softmax_over_rows",
@@ -90,7 +74,7 @@ SOFTMAX_OVER_ROWS = ROWS.cause(
     words=f"{{where}}softmax sums to one over the rows of a batch, or over all its tokens, so "
     f"{SEES_ROWS}",
     remedy="is it softmax(-1)?",
-    fits=is_softmax_over_rows,
+    fits=mixes_in("softmax"),
 )
 CHOICE_AMONG_ROWS = ROWS.cause(
     "choice",
@@ -98,14 +82,14 @@ CHOICE_AMONG_ROWS = ROWS.cause(
     words=f"{{where}}tokens are chosen among those of all rows, as for experts with a capacity, so "
     f"{SEES_ROWS}",
     remedy="choose for each token by itself, and drop none because of what other rows hold",
-    fits=is_choice_among_rows,
+    fits=mixes_in("choice"),
 )
 STATISTIC = ROWS.cause(
     "statistic",
     when="rows first mix in a sum, a mean, a largest number or a norm",
     words=f"{{where}}a sum, mean or norm is taken over the rows of a batch, so {SEES_ROWS}",
     remedy="take it over the features of each place, or over the places of each row",
-    fits=is_statistic_of_rows,
+    fits=mixes_in("statistic"),
 )
 MIXED = ROWS.cause(
     "mixed",
